@@ -1,0 +1,186 @@
+"""How fast is the sparse-coding layer, and how much memory does it need?   python benchmarks/sparse_coding.py
+
+Forward and backward, on a slide and on a small bag, of
+
+- `ours`:          scmil.SparseCoding as users get it;
+- `transcription`: the authors' module written with plain torch operations (scmil.ReleasedSparseCoding);
+- `floor`:         the bare matrix products of the multiply-adds that ours makes, and nothing else.
+
+Each runs in a process of its own, as it would in a training, so that none works in memory that another has warmed up. The
+processes take turns, one step each, so that noise meets all alike; what counts are the ratios of one round, and their
+median over the rounds. Peak memory is that of one more step, over what the process held before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results" / "sparse_coding.json"
+
+
+class Case(NamedTuple):
+    n: int
+    p: int
+    m: int
+    repeat: int  # steps that are timed together: a small bag takes less than a clock's noise
+    rounds: int
+    layers: int = 5
+
+
+CASES = {"slide": Case(12_000, 512, 256, repeat=1, rounds=40), "small bag": Case(5, 64, 256, repeat=200, rounds=40)}
+TARGETS = {  # what to compare, and whether the ratio must be at most or at least the number
+    "slide": {"time / floor": ("<=", 1.25), "speed-up": (">=", 2.0), "memory / transcription": ("<=", 0.25)},
+    "small bag": {"speed-up": (">=", 4.0)},
+}
+
+
+def make_step(name: str, case: Case) -> Callable[[], None]:
+    """One forward and backward, with gradients for the input and all parameters."""
+    import torch
+
+    from scmil import ReleasedSparseCoding, SparseCoding
+
+    torch.manual_seed(0)
+    if name == "floor":
+        return floor_step(case)
+    build = SparseCoding if name == "ours" else ReleasedSparseCoding
+    layer = build(case.p, atoms=case.m, layers=case.layers)
+    x = torch.randn(case.n, case.p).relu().requires_grad_()
+    g = torch.randn(case.n, case.m)
+
+    def step() -> None:
+        x.grad = None
+        layer.zero_grad(set_to_none=True)
+        layer(x).backward(g)
+
+    return step
+
+
+def floor_step(case: Case) -> Callable[[], None]:
+    """The matrix products of ours, in the form that it chooses, on matrices that are there already."""
+    import torch
+
+    from scmil.fused import gram_is_cheaper
+
+    n, p, m, later = case.n, case.p, case.m, case.layers - 1
+    h1, h2 = p // 4, p // 8
+    x, alpha, r, D, G = (torch.randn(*shape) for shape in ((n, p), (n, m), (n, p), (p, m), (m, m)))
+    y1, y2, y3 = torch.randn(n, h1), torch.randn(n, h2), torch.randn(n, 1)
+    w1, w2, w3 = torch.randn(p, h1), torch.randn(h1, h2), torch.randn(h2, 1)
+    gram = gram_is_cheaper(n, p, m, case.layers, backward=True)
+
+    def step() -> None:
+        x @ w1, y1 @ w2, y2 @ w3, x @ D
+        y3 @ w3.T, y2.T @ y3, y2 @ w2.T, y1.T @ y2, y1 @ w1.T, x.T @ y1, alpha @ D.T, x.T @ alpha
+        if gram:
+            D.T @ D, D @ G, D @ G
+        for _ in range(later):
+            if gram:
+                alpha @ G, alpha @ G, alpha.T @ alpha
+            else:
+                alpha @ D.T, r @ D, alpha @ D.T, r @ D, r.T @ alpha, r.T @ alpha
+
+    return step
+
+
+def serve(pipe: Connection, name: str, case: Case, threads: int) -> None:
+    """A process: wait for a request, answer with seconds a step or with bytes."""
+    import torch
+
+    torch.set_num_threads(threads)
+    step = make_step(name, case)
+    step()  # the first call plans threads and loads kernels
+    while (request := pipe.recv()) != "stop":
+        if request == "memory":
+            before = reset_peak()
+            step()
+            pipe.send(peak() - before)
+        else:
+            start = time.perf_counter()
+            for _ in range(case.repeat):
+                step()
+            pipe.send((time.perf_counter() - start) / case.repeat)
+
+
+def reset_peak() -> int:
+    """Give unused memory back, set the peak to what is held now, and return that."""
+    import ctypes
+
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak()
+
+
+def peak() -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def measure(case: Case, threads: int) -> dict[str, Any]:
+    context = multiprocessing.get_context("spawn")
+    pipes, workers = {}, []
+    for name in ("ours", "transcription", "floor"):
+        pipes[name], end = context.Pipe()
+        worker = context.Process(target=serve, args=(end, name, case, threads), daemon=True)
+        worker.start()
+        workers.append(worker)
+
+    def ask(name: str, request: str) -> float:
+        pipes[name].send(request)
+        return float(pipes[name].recv())
+
+    rounds = [{name: ask(name, "time") for name in pipes} for _ in range(case.rounds)]
+    memory = {name: ask(name, "memory") for name in ("ours", "transcription")}
+    for name in pipes:
+        pipes[name].send("stop")
+    for worker in workers:
+        worker.join()
+    return {
+        "milliseconds": {name: round(1e3 * statistics.median(row[name] for row in rounds), 4) for name in pipes},
+        "MiB": {name: round(size / 2**20, 1) for name, size in memory.items()},
+        "time / floor": statistics.median(row["ours"] / row["floor"] for row in rounds),
+        "transcription / floor": statistics.median(row["transcription"] / row["floor"] for row in rounds),
+        "speed-up": statistics.median(row["transcription"] / row["ours"] for row in rounds),
+        "memory / transcription": memory["ours"] / max(memory["transcription"], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    import torch
+
+    results: dict[str, Any] = {
+        "machine": platform.machine(), "threads": options.threads, "torch": torch.__version__, "python": platform.python_version()
+    }  # fmt: skip
+    failed = False
+    for name, case in CASES.items():
+        result = results[name] = measure(case, options.threads)
+        times, sizes = result["milliseconds"], result["MiB"]
+        print(f"{name}: n={case.n} p={case.p} m={case.m} L={case.layers}, forward and backward, {options.threads} threads")
+        print("  " + "   ".join(f"{key} {value:.3f} ms" for key, value in times.items()))
+        print("  " + "   ".join(f"{key} +{value:.1f} MiB" for key, value in sizes.items()))
+        for key, (relation, bound) in TARGETS[name].items():
+            held = result[key] <= bound if relation == "<=" else result[key] >= bound
+            failed |= not held
+            print(f"  {key:24} {result[key]:6.2f}   target {relation} {bound}   {'held' if held else 'MISSED'}")
+        print(f"  {'transcription / floor':24} {result['transcription / floor']:6.2f}")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(results, indent=2) + "\n")
+    print(f"written to {options.out}")
+    raise SystemExit(failed)
+
+
+if __name__ == "__main__":
+    main()

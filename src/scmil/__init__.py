@@ -1,0 +1,78 @@
+"""SC-MIL: sparse coding in front of any multiple instance learning aggregator.
+
+Eq. (4) of the paper is `scmil.sparse_coding.unrolled_ista`. Names are loaded when they are first used, so that
+`import scmil` is quick.
+
+>>> import torch, scmil
+>>> model = scmil.build_model(dim=512, classes=2, aggregator="abmil-gated", sparse_coding=True, seed=0)
+>>> prediction = model(torch.randn(1000, 512))
+>>> prediction.logits.shape, prediction.attention.shape
+(torch.Size([2]), torch.Size([1000]))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Where each public name lives. `tests/test_public_api.py` holds that this list, the imports below and the docs agree.
+_HOME = {
+    "SparseCoding": "sparse_coding",
+    "soft_threshold": "sparse_coding",
+    "unrolled_ista": "sparse_coding",
+    "ReleasedSparseCoding": "released",
+    "Prediction": "aggregators",
+    "Embedding": "aggregators",
+    "MILModel": "model",
+    "build_model": "model",
+    "plug_into": "model",
+    "save_model": "model",
+    "load_model": "model",
+    "count_parameters": "cost",
+    "count_multiply_adds": "cost",
+    "Bag": "bags",
+    "load_dataset": "datasets",
+    "Recipe": "training",
+    "fit": "training",
+    "predict": "training",
+    "ScmilError": "errors",
+}
+_ROOMS = ("aggregators", "bags", "cost", "datasets", "errors", "model", "sparse_coding", "splits", "training")
+
+__all__ = [*_HOME, *_ROOMS, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"scmil.{_HOME[name]}"), name)
+    if name in _ROOMS:
+        return import_module(f"scmil.{name}")
+    raise AttributeError(f"module 'scmil' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from scmil.aggregators import Embedding as Embedding
+    from scmil.aggregators import Prediction as Prediction
+    from scmil.bags import Bag as Bag
+    from scmil.cost import count_multiply_adds as count_multiply_adds
+    from scmil.cost import count_parameters as count_parameters
+    from scmil.datasets import load_dataset as load_dataset
+    from scmil.errors import ScmilError as ScmilError
+    from scmil.model import MILModel as MILModel
+    from scmil.model import build_model as build_model
+    from scmil.model import load_model as load_model
+    from scmil.model import plug_into as plug_into
+    from scmil.model import save_model as save_model
+    from scmil.released import ReleasedSparseCoding as ReleasedSparseCoding
+    from scmil.sparse_coding import SparseCoding as SparseCoding
+    from scmil.sparse_coding import soft_threshold as soft_threshold
+    from scmil.sparse_coding import unrolled_ista as unrolled_ista
+    from scmil.training import Recipe as Recipe
+    from scmil.training import fit as fit
+    from scmil.training import predict as predict
