@@ -162,13 +162,18 @@ def main() -> None:
     import torch
 
     results: dict[str, Any] = {
-        "machine": platform.machine(), "threads": options.threads, "torch": torch.__version__, "python": platform.python_version()
-    }  # fmt: skip
+        "machine": platform.machine(),
+        "threads": options.threads,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
     failed = False
     for name, case in CASES.items():
         result = results[name] = measure(case, options.threads)
         times, sizes = result["milliseconds"], result["MiB"]
-        print(f"{name}: n={case.n} p={case.p} m={case.m} L={case.layers}, forward and backward, {options.threads} threads")
+        print(
+            f"{name}: n={case.n} p={case.p} m={case.m} L={case.layers}, forward and backward, {options.threads} threads"
+        )
         print("  " + "   ".join(f"{key} {value:.3f} ms" for key, value in times.items()))
         print("  " + "   ".join(f"{key} +{value:.1f} MiB" for key, value in sizes.items()))
         for key, (relation, bound) in TARGETS[name].items():

@@ -41,7 +41,7 @@ _HOME = {
 }
 _ROOMS = ("aggregators", "bags", "cost", "datasets", "errors", "model", "sparse_coding", "splits", "training")
 
-__all__ = [*_HOME, *_ROOMS, "__version__"]
+__all__ = [*_HOME, *_ROOMS, "__version__"]  # noqa: PLE0604  (all of them are strings)
 
 
 def __getattr__(name: str) -> Any:

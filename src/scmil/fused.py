@@ -14,7 +14,6 @@ The vmap rules let `torch.func` stack many models (all folds of a cross-validati
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

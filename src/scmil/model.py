@@ -133,7 +133,9 @@ def build_model(
     ...
     scmil.errors.UnknownNameError: unknown aggregator 'abml'. Did you mean 'abmil'? Known: ...
     """
-    asked = dict(dim=dim, classes=classes, aggregator=aggregator, sparse_coding=sparse_coding, refine=refine, embed=embed)
+    asked = dict(
+        dim=dim, classes=classes, aggregator=aggregator, sparse_coding=sparse_coding, refine=refine, embed=embed
+    )
     if classes < 2:
         raise OptionError(f"classes = {classes}: a model tells at least two classes apart.")
     own = {"name": aggregator} if isinstance(aggregator, str) else dict(aggregator)
@@ -189,13 +191,20 @@ def _seeded(seed: int | None) -> Any:
 
 
 def plug_into(
-    module: nn.Module, dim: int, atoms: int = 256, *, attention: str = "softmax", **sparse_coding: Any
+    module: nn.Module,
+    dim: int,
+    atoms: int = 256,
+    *,
+    call: Mapping[str, Any] | None = None,
+    attention: str = "softmax",
+    **sparse_coding: Any,
 ) -> MILModel:
     """Put sparse coding in front of somebody else's aggregator, built for embeddings of `atoms` dimensions.
 
-    The module maps `(n, d)` or `(1, n, d)` to logits, or to logits and attention; which of the two is found out with a bag
-    of two instances. One logit stands for two classes. Attention that the module returns may be scores before the softmax
-    (`attention="softmax"`, the default) or weights that already sum to one (`attention="weights"`).
+    The module maps `(n, d)` or `(1, n, d)` to logits, or to logits and attention; which of the two is found out with two
+    small bags. `call` holds further arguments for its forward, such as `{"return_att": True}`. One logit stands for two
+    classes. The attention that it returns may be scores before the softmax (`attention="softmax"`) or weights that already
+    sum to one (`attention="weights"`).
 
     >>> class Mean(nn.Module):
     ...     def __init__(self): super().__init__(); self.head = nn.Linear(256, 3)
@@ -205,7 +214,8 @@ def plug_into(
     """
     if attention not in ("softmax", "weights"):
         raise OptionError(f"attention = {attention!r}. Known: softmax, weights.")
-    return MILModel(nn.Identity(), SparseCoding(dim, atoms, **sparse_coding), Outside(module, atoms, attention), dim)
+    outside = Outside(module, atoms, attention, dict(call or {}))
+    return MILModel(nn.Identity(), SparseCoding(dim, atoms, **sparse_coding), outside, dim)
 
 
 class Outside(nn.Module):
@@ -214,35 +224,40 @@ class Outside(nn.Module):
     permutation_invariant = False  # not known
     embedding = Embedding()
 
-    def __init__(self, module: nn.Module, dim: int, attention: str = "softmax") -> None:
+    def __init__(self, module: nn.Module, dim: int, attention: str, call: dict[str, Any]) -> None:
         super().__init__()
-        self.module, self.attention = module, attention
+        self.module, self.attention, self.call = module, attention, call
         self.batched = self._takes_a_batch(dim)
 
     def _takes_a_batch(self, dim: int) -> bool:
+        """Try both forms on bags of two and three instances: the logits are one row, whatever the size of the bag."""
         weight = next(self.module.parameters(), torch.empty(0))
-        bag = torch.ones(2, dim, dtype=weight.dtype, device=weight.device)
         training, refusals = self.module.training, []
+        self.module.eval()
         try:
             for batched in (True, False):
+                bags = [torch.ones(n, dim, dtype=weight.dtype, device=weight.device) for n in (2, 3)]
+                shape = f"({'1, ' if batched else ''}n, {dim})"
                 try:
                     with torch.no_grad():
-                        logits = _logits_of(self.module.eval()(bag[None] if batched else bag))
-                    if logits.ndim == 0 or logits.shape[0] == 1 or logits.ndim == 1:
-                        return batched
-                    refusals.append(f"{tuple(bag[None].shape if batched else bag.shape)} gave logits {tuple(logits.shape)}")
+                        two, three = (
+                            _logits_of(self.module(bag[None] if batched else bag, **self.call)).shape for bag in bags
+                        )
                 except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
-                    shape = (1, 2, dim) if batched else (2, dim)
                     refusals.append(f"{shape} raised {type(error).__name__}: {str(error).splitlines()[0]}")
+                    continue
+                if two == three and (len(two) <= 1 or (len(two) == 2 and two[0] == 1)):
+                    return batched
+                refusals.append(f"{shape} gave logits {tuple(two)} for two instances and {tuple(three)} for three")
         finally:
             self.module.train(training)
         raise OptionError(
-            f"{type(self.module).__name__} takes neither (1, n, {dim}) nor (n, {dim}): {'; '.join(refusals)}. "
-            f"Build it for {dim}-dimensional embeddings: that is the number of atoms."
+            f"{type(self.module).__name__} gives no logits for a bag. {'; '.join(refusals)}. "
+            f"Build it for {dim}-dimensional embeddings, the number of atoms, and let it pool the instances."
         )
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
-        said = self.module(h[None] if self.batched else h)
+        said = self.module(h[None] if self.batched else h, **self.call)
         logits = as_logits(_logits_of(said).reshape(-1))
         scores = said[1] if isinstance(said, tuple | list) and len(said) > 1 else None
         if not isinstance(scores, Tensor) or scores.numel() % len(h):
@@ -275,7 +290,9 @@ def save_model(model: MILModel, folder: str | os.PathLike[str]) -> Path:
     from safetensors.torch import save
 
     if model.recipe is None:
-        raise ModelFileError("only a model of build_model can be saved: another's parts cannot be told from its weights.")
+        raise ModelFileError(
+            "only a model of build_model can be saved: another's parts cannot be told from its weights."
+        )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()})
@@ -302,9 +319,13 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
     try:
         weights = path.read_bytes()
     except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read ({error.strerror}). A model is two files; was one left behind?") from None
+        raise ModelFileError(
+            f"{path}: cannot be read ({error.strerror}). A model is two files; was one left behind?"
+        ) from None
     if hashlib.sha256(weights).hexdigest() != page["sha256"]:
-        raise ModelFileError(f"{path}: not the file that model.json names (its sha256 differs): damaged, cut short, or replaced.")
+        raise ModelFileError(
+            f"{path}: not the file that model.json names (its sha256 differs): damaged, cut short, or replaced."
+        )
     try:
         tensors = load(weights)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -318,7 +339,9 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
     met = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != met:
         different = sorted(name for name in expected.keys() | met.keys() if expected.get(name) != met.get(name))
-        raise ModelFileError(f"{path}: its tensors are not those of the model in model.json; different: {', '.join(different)}.")
+        raise ModelFileError(
+            f"{path}: its tensors are not those of the model in model.json; different: {', '.join(different)}."
+        )
     model.load_state_dict(tensors)
     return model
 
@@ -333,7 +356,9 @@ def _read_page(path: Path) -> dict[str, Any]:
     if not isinstance(page, dict) or page.get("format") != FORMAT:
         met = page.get("format") if isinstance(page, dict) else type(page).__name__
         raise ModelFileError(f"{path}: format {met!r}, and this version reads {FORMAT!r}.")
-    wrong = [key for key, kind in (("model", dict), ("sha256", str), ("dtype", str)) if not isinstance(page.get(key), kind)]
+    wrong = [
+        key for key, kind in (("model", dict), ("sha256", str), ("dtype", str)) if not isinstance(page.get(key), kind)
+    ]
     if wrong or page["dtype"] not in ("float32", "float64", "float16", "bfloat16"):
         raise ModelFileError(f"{path}: incomplete or wrong: {', '.join(wrong) or 'dtype'}.")
     return page

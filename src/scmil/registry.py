@@ -20,12 +20,8 @@ class Entry(Generic[T]):
 
     name: str
     factory: Callable[..., T]
+    summary: str
     preset: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def summary(self) -> str:
-        """The first line of the factory's docstring."""
-        return (inspect.getdoc(self.factory) or "").partition("\n")[0]
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -37,9 +33,8 @@ class Registry(Generic[T]):
     """Things of one kind, by name. Other packages add theirs through entry points of the group `scmil.<kind>s`.
 
     >>> greetings = Registry("greeting")
-    >>> @greetings.register("polite", word="Good day")
+    >>> @greetings.register("polite", "greets by name", word="Good day")
     ... def greet(name: str, word: str) -> str:
-    ...     '''Greets.'''
     ...     return f"{word}, {name}"
     >>> greetings.build("polite", name="Ada")
     'Good day, Ada'
@@ -54,13 +49,13 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}
         self._outside_loaded = False
 
-    def register(self, name: str, **preset: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        """Register a factory under a name; keyword arguments become the options that the name stands for."""
+    def register(self, name: str, summary: str, **preset: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Register a factory under a name, with a line for `scmil ls`; further arguments are what the name stands for."""
 
         def decorate(factory: Callable[..., T]) -> Callable[..., T]:
             if name in self._entries:
                 raise ValueError(f"{self.kind} {name!r} is registered twice.")
-            self._entries[name] = Entry(name, factory, preset)
+            self._entries[name] = Entry(name, factory, summary, preset)
             return factory
 
         return decorate
@@ -93,14 +88,18 @@ class Registry(Generic[T]):
 
     def _all(self) -> dict[str, Entry[T]]:
         if not self._outside_loaded:
-            self._outside_loaded = True  # before loading: a package that asks for names while it registers must not recurse
+            self._outside_loaded = (
+                True  # before loading: a package that asks for names while it registers must not recurse
+            )
             for point in entry_points(group=f"scmil.{self.kind}s"):
                 if point.name in self._entries:
                     raise ValueError(f"{self.kind} {point.name!r} of {point.value} has the name of one of ours.")
                 try:
-                    self._entries[point.name] = Entry(point.name, point.load())
+                    factory = point.load()
+                    summary = (inspect.getdoc(factory) or f"from {point.value}").partition("\n")[0]
                 except ImportError as error:
-                    self._entries[point.name] = Entry(point.name, _unavailable(self.kind, point.name, error))
+                    factory, summary = _unavailable(self.kind, point.name, error), f"not available: {error}"
+                self._entries[point.name] = Entry(point.name, factory, summary)
         return self._entries
 
 
@@ -110,5 +109,4 @@ def _unavailable(kind: str, name: str, cause: ImportError) -> Callable[..., Any]
     def refuse(*args: Any, **options: Any) -> Any:
         raise MissingExtraError(f"{kind} {name!r} comes from a package that cannot be imported: {cause}.") from cause
 
-    refuse.__doc__ = f"Not available: {cause}."
     return refuse

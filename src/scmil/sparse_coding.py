@@ -56,7 +56,9 @@ def soft_threshold(v: Tensor, lam: Tensor | float) -> Tensor:
     return v.sign() * (v.abs() - lam).clamp(min=0)
 
 
-def objective(x: Float[Tensor, "n p"], D: Float[Tensor, "p m"], alpha: Float[Tensor, "n m"], lam: Float[Tensor, "n 1"]) -> Float[Tensor, " n"]:  # fmt: skip
+def objective(
+    x: Float[Tensor, "n p"], D: Float[Tensor, "p m"], alpha: Float[Tensor, "n m"], lam: Float[Tensor, "n 1"]
+) -> Float[Tensor, " n"]:
     """Eq. (1) before the argmin: what each instance's code costs.
 
     >>> objective(torch.tensor([[3.0, -1.0]]), torch.eye(2), torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0]]))
@@ -208,7 +210,12 @@ class SparseCoding(nn.Module):
 
     def forward(self, x: Float[Tensor, "*n p"]) -> Float[Tensor, "*n m"]:
         rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-        if self.fused and x.numel() and not torch.compiler.is_compiling() and not torch.is_autocast_enabled(x.device.type):
+        if (
+            self.fused
+            and x.numel()
+            and not torch.compiler.is_compiling()
+            and not torch.is_autocast_enabled(x.device.type)
+        ):
             form = Form(self.layers, self.relative, self.normalise)
             alpha = fused_sparse_coding(rows, self.dictionary, self.log_mu, self.network.weights(), form)
         else:  # the same in plain torch: compilers and autocast see through it

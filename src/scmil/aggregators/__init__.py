@@ -10,8 +10,8 @@ An aggregator is any `nn.Module` that
   which sparse coding is plugged in (Fig. 1);
 - declares `loss_weights` if it gives `auxiliary` logits: the weight of the bag's loss, and of the mean auxiliary loss.
 
-To add one, write a file in this folder and decorate the class with `@register("its-name")`; the contract tests run over
-it from then on. From another package, name it in an entry point of the group `scmil.aggregators`.
+To add one, write a file in this folder and decorate the class with `@register("its-name", "what it does")`; the contract
+tests run over it from then on. From another package, name it in an entry point of the group `scmil.aggregators`.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Aggregator(Protocol):
 registry: Registry[nn.Module] = Registry("aggregator")
 
 
-def register(name: str, **preset: Any) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
-    """Register an aggregator class; keyword arguments are the options that this name stands for."""
-    return registry.register(name, **preset)
+def register(name: str, summary: str, **preset: Any) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
+    """Register an aggregator class, with a line for `scmil ls`; further arguments are what the name stands for."""
+    return registry.register(name, summary, **preset)
 
 
 def names() -> list[str]:

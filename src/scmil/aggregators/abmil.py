@@ -28,8 +28,8 @@ class AttentionScore(nn.Module):
         return self.w(a).squeeze(-1)
 
 
-@register("abmil")
-@register("abmil-gated", gated=True)
+@register("abmil-gated", "gated attention", gated=True)
+@register("abmil", "attention")
 class ABMIL(nn.Module):
     """Weighs the instances by learned attention, and classifies their weighted mean.
 

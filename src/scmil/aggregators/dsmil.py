@@ -12,7 +12,7 @@ from scmil.aggregators.heads import as_logits, outputs
 from scmil.shapes import Float
 
 
-@register("dsmil")
+@register("dsmil", "similarity to the critical instance")
 class DSMIL(nn.Module):
     """Finds the critical instance of each class, and pools the bag by every instance's similarity to it.
 

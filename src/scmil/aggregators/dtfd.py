@@ -10,8 +10,8 @@ from scmil.aggregators.abmil import ABMIL
 from scmil.shapes import Float
 
 
-@register("dtfd-maxmin", distill="maxmin")
-@register("dtfd-afs", distill="afs")
+@register("dtfd-afs", "pseudo-bags, aggregated features", distill="afs")
+@register("dtfd-maxmin", "pseudo-bags, largest and smallest", distill="maxmin")
 class DTFD(nn.Module):
     """Splits the bag into pseudo-bags at random, and classifies what attention distils from each.
 

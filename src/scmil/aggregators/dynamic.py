@@ -9,7 +9,7 @@ from scmil.aggregators import CLASSICAL, Prediction, register
 from scmil.shapes import Float
 
 
-@register("dp-minn")
+@register("dp-minn", "dynamic pooling: routing by agreement")
 class DynamicPooling(nn.Module):
     """Routes the instances to a bag vector by agreement; the length of that vector is the probability.
 

@@ -13,7 +13,7 @@ from scmil.shapes import Float
 BLOCK_ROWS = 1024
 
 
-@register("gnn-mil")
+@register("gnn-mil", "a graph of similar instances")
 class GNNMIL(nn.Module):
     """Joins similar instances by edges, mixes each with its neighbours, and pools the graph into a few soft clusters.
 
@@ -34,9 +34,7 @@ class GNNMIL(nn.Module):
         super().__init__()
         self.embed = nn.Linear(2 * dim, hidden)
         self.assign = nn.Linear(2 * dim, clusters)
-        self.classifier = nn.Sequential(
-            nn.Linear(clusters * hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes)
-        )
+        self.classifier = nn.Sequential(nn.Linear(clusters * hidden, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
         both = torch.cat([h, neighbour_mean(h)], dim=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,7 +50,7 @@ class LowRankLayer(nn.Module):
         return out
 
 
-@register("ilra")
+@register("ilra", "iterative low-rank attention")
 class ILRA(nn.Module):
     """Passes the bag twice through a few latent vectors, then pools it with one learned query.
 
@@ -63,10 +65,14 @@ class ILRA(nn.Module):
     permutation_invariant = True
     embedding = Embedding()
 
-    def __init__(self, dim: int, classes: int, rank: int = 4, width: int = 256, heads: int = 8, layers: int = 2) -> None:
+    def __init__(
+        self, dim: int, classes: int, rank: int = 4, width: int = 256, heads: int = 8, layers: int = 2
+    ) -> None:
         super().__init__()
         widths = [dim] + [width] * layers
-        self.layers = nn.Sequential(*(LowRankLayer(a, b, heads, rank) for a, b in zip(widths, widths[1:], strict=False)))
+        self.layers = nn.Sequential(
+            *(LowRankLayer(a, b, heads, rank) for a, b in pairwise(widths))
+        )
         self.query = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, width)))
         self.pool = AttentionBlock(width, width, width, heads, gated=False)
         self.classifier = nn.Linear(width, classes)

@@ -14,7 +14,7 @@ from scmil.shapes import Float
 KERAS_CLASSICAL = Embedding(widths=(256, 128, 64), glorot=True)
 
 
-@register("mi-net-instance")
+@register("mi-net-instance", "maximum of instance scores (the paper's mi-Net)")
 class InstanceMINet(nn.Module):
     """Scores every instance, and pools the scores (the paper's mi-Net).
 
@@ -42,7 +42,7 @@ class InstanceMINet(nn.Module):
         return Prediction(as_logits(torch.logit(pooled, eps=1e-6)), attention)
 
 
-@register("mi-net")
+@register("mi-net", "maximum after three layers and dropout")
 class MINet(nn.Module):
     """Pools the embeddings after dropout, and scores the bag.
 
@@ -83,7 +83,7 @@ class _Tapped(nn.Module):
         return bags, torch.stack(shares).mean(0)
 
 
-@register("mi-net-ds")
+@register("mi-net-ds", "MI-Net with deep supervision")
 class DeeplySupervisedMINet(nn.Module):
     """Scores the bag after each of three layers (256, 128, 64), each score supervised; predicts their mean probability.
 
@@ -109,7 +109,7 @@ class DeeplySupervisedMINet(nn.Module):
         return Prediction(mean, attention, tuple(logits))
 
 
-@register("mi-net-rc")
+@register("mi-net-rc", "MI-Net with residual connections")
 class ResidualMINet(nn.Module):
     """Adds up the pooled bags of three layers of 128, and scores the sum.
 

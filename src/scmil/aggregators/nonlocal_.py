@@ -14,8 +14,8 @@ PYRAMID = (1, 9, 36, 64)
 BLOCK_ROWS = 1024
 
 
-@register("nlmil")
-@register("anlmil", asymmetric=True)
+@register("anlmil", "asymmetric non-local block", asymmetric=True)
+@register("nlmil", "non-local block")
 class NonLocal(nn.Module):
     """Lets every instance look at all others (asymmetric: at 110 averages of them), then takes the mean.
 

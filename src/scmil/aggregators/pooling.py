@@ -9,13 +9,14 @@ from scmil.aggregators import Embedding, Prediction, register
 from scmil.shapes import Float
 
 
-@register("mean", pool="mean")
-@register("max", pool="max")
+@register("max", "maximum of the embeddings", pool="max")
+@register("mean", "mean of the embeddings", pool="mean")
 class Pooling(nn.Module):
     """Pools the embeddings without parameters, then classifies with one linear layer.
 
     `z_j = mean_k h_kj` or `max_k h_kj`; `logits = W z + b`. The head of the authors' release: a bias-free linear layer of
-    512 with ReLU in front. Attention: 1/n for the mean; for the maximum, the share of dimensions that an instance wins.
+    512 with ReLU in front. Attention: 1/n for the mean; for the maximum, the share of dimensions that an instance
+    wins, ties divided.
     """
 
     permutation_invariant = True
@@ -38,12 +39,13 @@ def pool(h: Float[Tensor, "n d"], how: str) -> tuple[Float[Tensor, " d"], Float[
     >>> z, attention
     (tensor([3., 5.]), tensor([0.5000, 0.5000]))
     """
-    n, d = h.shape
+    n = len(h)
     if how == "mean":
         return h.mean(0), h.new_full((n,), 1 / n)
     if how == "max":
-        z, winner = h.max(0)
-        return z, h.new_zeros(n).index_add(0, winner, h.new_full((d,), 1 / d))
+        z = h.amax(0)
+        winners = (h.detach() == z).to(h.dtype)  # after ReLU many instances share a maximum of zero
+        return z, (winners / winners.sum(0)).mean(1)
     if how == "lse":
         # log-mean-exp: MINNs' code calls it log-sum-exp, and divides by n.
         return torch.logsumexp(h, 0) - h.new_tensor(n).log(), torch.softmax(h, 0).mean(-1)

@@ -39,7 +39,9 @@ class NystromAttention(nn.Module):
         from_marks = torch.softmax(q_marks @ k.mT, dim=-1)
         mixing = to_marks @ self._pseudo_inverse(marks)  # (heads, t, landmarks)
         out = mixing @ (from_marks @ v) + self.residual(v[None])[0]
-        first = (mixing[:, -length, None] @ from_marks).mean(0)[0, -length:]  # after padding the first token is at -length
+        first = (mixing[:, -length, None] @ from_marks).mean(0)[
+            0, -length:
+        ]  # after padding the first token is at -length
         return self.to_out(out.permute(1, 0, 2).reshape(-1, dim)[-length:]), first
 
     def _pseudo_inverse(self, a: Tensor) -> Tensor:
@@ -67,7 +69,7 @@ class PositionEncoding(nn.Module):
         return x
 
 
-@register("transmil")
+@register("transmil", "Nyström transformer with positions")
 class TransMIL(nn.Module):
     """Fills the bag up to a square, adds a class token, and mixes all by Nyström attention with positions in between.
 

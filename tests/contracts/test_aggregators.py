@@ -1,0 +1,178 @@
+"""What every registered aggregator promises. A new one is tested here from the moment it is registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scmil import aggregators, build_model, load_model, save_model
+from scmil.errors import BagError, ShapeError
+from scmil.model import MILModel
+
+NAMES = aggregators.names()
+DIM = 20
+WITHOUT: dict[str, Any] = {}
+WITH: dict[str, Any] = {"sparse_coding": {"atoms": 64, "layers": 3}}
+CONTROL: dict[str, Any] = {"refine": "linear", "sparse_coding": {"atoms": 64}}
+
+every_name = pytest.mark.parametrize("name", NAMES)
+every_arm = pytest.mark.parametrize("arm", [WITHOUT, WITH, CONTROL], ids=["without", "with", "control"])
+
+
+def model_for(name: str, arm: dict[str, Any], classes: int = 2) -> MILModel:
+    return build_model(DIM, classes, name, seed=0, **arm)
+
+
+def test_the_seventeen_of_the_paper_are_there() -> None:
+    paper = (
+        "mean max mi-net-instance mi-net mi-net-ds mi-net-rc abmil abmil-gated gnn-mil dp-minn nlmil anlmil dsmil "
+        "transmil dtfd-maxmin dtfd-afs ilra"
+    )
+    assert paper.split() == NAMES
+
+
+@every_name
+def test_it_declares_itself(name: str) -> None:
+    factory = aggregators.entry(name).factory
+    assert isinstance(factory.permutation_invariant, bool)  # type: ignore[attr-defined]
+    assert isinstance(factory.embedding, aggregators.Embedding)  # type: ignore[attr-defined]
+    assert 0 < len(aggregators.entry(name).summary) < 60
+    assert factory.__doc__
+
+
+@every_name
+@every_arm
+@pytest.mark.parametrize("n", [1, 2, 37])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_prediction(name: str, arm: dict[str, Any], n: int, classes: int) -> None:
+    model = model_for(name, arm, classes)
+    for mode in (True, False):
+        prediction = model.train(mode)(torch.randn(n, DIM))
+        assert prediction.logits.shape == (classes,)
+        assert prediction.logits.isfinite().all()
+        assert prediction.attention.shape == (n,)
+        assert (prediction.attention >= 0).all()
+        assert prediction.attention.sum().item() == pytest.approx(1, abs=1e-4)
+        assert all(logits.shape == (classes,) for logits in prediction.auxiliary)
+        assert model.loss(prediction, classes - 1).isfinite()
+
+
+@every_name
+@pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
+def test_a_whole_slide(name: str, arm: dict[str, Any]) -> None:
+    model = model_for(name, arm)
+    prediction = model(torch.randn(10_007, DIM))
+    model.loss(prediction, 1).backward()
+    assert prediction.attention.sum().item() == pytest.approx(1, abs=1e-3)
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@every_name
+@every_arm
+def test_float64(name: str, arm: dict[str, Any]) -> None:
+    prediction = model_for(name, arm).double()(torch.randn(9, DIM, dtype=torch.float64))
+    assert prediction.logits.dtype == prediction.attention.dtype == torch.float64
+
+
+@every_name
+@pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
+def test_the_order_of_instances_is_free_where_it_is_claimed(name: str, arm: dict[str, Any]) -> None:
+    model = model_for(name, arm).double().eval()
+    x, order = torch.randn(23, DIM, dtype=torch.float64), torch.randperm(23)
+    straight, shuffled = model(x), model(x[order])
+    same = torch.allclose(straight.logits, shuffled.logits, atol=1e-9)
+    assert same == model.aggregate.permutation_invariant
+    if same:
+        torch.testing.assert_close(straight.attention[order], shuffled.attention)
+
+
+@every_name
+@every_arm
+def test_gradients_reach_every_parameter(name: str, arm: dict[str, Any]) -> None:
+    model = model_for(name, arm)
+    reached: set[str] = set()
+    for seed in range(5):  # dropout and dead ReLUs hide some in one draw
+        torch.manual_seed(seed)
+        model.zero_grad()
+        model.loss(model(torch.randn(30, DIM)), seed % 2).backward()
+        reached |= {key for key, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()}
+    assert reached == {key for key, _ in model.named_parameters()}
+
+
+@every_name
+@every_arm
+def test_it_is_saved_and_loaded_bit_for_bit(name: str, arm: dict[str, Any], tmp_path) -> None:  # type: ignore[no-untyped-def]
+    model, x = model_for(name, arm, classes=3).eval(), torch.randn(12, DIM)
+    again = load_model(save_model(model, tmp_path)).eval()
+    for one, other in zip(model(x)[:2], again(x)[:2], strict=True):
+        assert torch.equal(one, other)
+
+
+@every_name
+def test_evaluation_repeats(name: str) -> None:
+    model, x = model_for(name, WITH).eval(), torch.randn(40, DIM)
+    assert torch.equal(model(x).logits, model(x).logits)
+
+
+@every_name
+def test_it_learns_to_tell_two_bags_apart(name: str) -> None:
+    model = model_for(name, WITH)
+    generator = torch.Generator().manual_seed(0)
+    negative = torch.randn(20, DIM, generator=generator)
+    positive = torch.randn(20, DIM, generator=generator)
+    positive[:8] += 4 * torch.linspace(-1, 1, DIM)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def margin() -> float:
+        model.eval()
+        scores = [model(bag).logits.detach() for bag in (positive, negative)]
+        return float((scores[0][1] - scores[0][0]) - (scores[1][1] - scores[1][0]))
+
+    before = margin()
+    for _ in range(60):
+        model.train()
+        optimiser.zero_grad()
+        (model.loss(model(positive), 1) + model.loss(model(negative), 0)).backward()
+        optimiser.step()
+    assert margin() > max(before, 0) + 0.3
+
+
+@every_name
+@pytest.mark.parametrize(
+    ("bag", "error", "message"),
+    [
+        (torch.zeros(0, DIM), BagError, "the bag is empty"),
+        (torch.full((3, DIM), float("nan")), BagError, "3 of the bag's 3 instances have NaN or infinite features"),
+        (torch.zeros(3, DIM + 1), ShapeError, f"{DIM + 1}-dimensional features, but this model was built for {DIM}"),
+        (torch.zeros(DIM), ShapeError, "a bag is a matrix"),
+    ],
+    ids=["empty", "NaN", "width", "vector"],
+)
+def test_bad_bags_are_refused(name: str, bag: Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        model_for(name, WITHOUT)(bag)
+
+
+def test_one_file_and_one_decorator_are_enough() -> None:
+    @aggregators.register("first-instance", "the first instance decides")
+    class First(nn.Module):
+        """The first instance decides."""
+
+        permutation_invariant = False
+        embedding = aggregators.Embedding(widths=(8,))
+
+        def __init__(self, dim: int, classes: int) -> None:
+            super().__init__()
+            self.head = nn.Linear(dim, classes)
+
+        def forward(self, h: Tensor) -> aggregators.Prediction:
+            return aggregators.Prediction(self.head(h[0]), nn.functional.one_hot(torch.tensor(0), len(h)).float())
+
+    try:
+        model = build_model(DIM, 2, "first-instance", sparse_coding=True)
+        assert model(torch.randn(5, DIM)).logits.shape == (2,)
+    finally:
+        del aggregators.registry._entries["first-instance"]

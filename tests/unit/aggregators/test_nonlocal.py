@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import torch
+
+from scmil.aggregators import nonlocal_
+from scmil.aggregators.nonlocal_ import NonLocal
+
+
+def test_the_block_is_the_formula() -> None:
+    net, h = NonLocal(6, 2), torch.randn(7, 6)
+    A = torch.softmax(net.theta(h) @ net.phi(h).T, 1)
+    expected = net.classifier((h + net.W(A @ net.g(h))).mean(0))
+    prediction = net(h)
+    torch.testing.assert_close(prediction.logits, expected)
+    torch.testing.assert_close(prediction.attention, A.mean(0))
+
+
+def test_the_share_of_a_part_goes_back_to_its_instances() -> None:
+    n = 50
+    pooled = nonlocal_._pyramid(torch.eye(n, dtype=torch.float64))  # row s: how part s averages the instances
+    weights = torch.rand(110, dtype=torch.float64)
+    weights /= weights.sum()
+    order = torch.randperm(n)
+    expected = (weights @ pooled)[order.argsort()]
+    torch.testing.assert_close(nonlocal_._spread(weights, order), expected)

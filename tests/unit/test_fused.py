@@ -1,0 +1,158 @@
+"""The fast layers give the numbers of the plain one: forward, gradients, under torch.func, compile and autocast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from scmil import fused, fused_small
+from scmil.sparse_coding import SparseCoding
+
+CASES = [  # n, p, m, layers: small and factored, Gram, several blocks, one layer, one instance
+    (7, 5, 9, 4),
+    (40, 12, 6, 5),
+    (9000, 9, 100, 3),
+    (3, 4, 5, 1),
+    (5000, 40, 30, 4),
+    (1, 16, 64, 5),
+]
+MODES: list[dict[str, Any]] = [
+    {},
+    {"normalise": False},
+    {"sparsity": "absolute"},
+    {"sparsity": "absolute", "normalise": False},
+    {"bounds": (0.0, 1.0)},
+]
+
+
+def layer_for(p: int, m: int, layers: int, mode: dict[str, Any]) -> SparseCoding:
+    return SparseCoding(p, m, layers, dictionary="random", **mode).double()
+
+
+def codes_and_gradients(layer: SparseCoding, x: Tensor, g: Tensor) -> list[Tensor]:
+    alpha = layer(x)
+    return [alpha, *torch.autograd.grad((alpha * g).sum(), (x, *layer.parameters()), materialize_grads=True)]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize(
+    ("case", "small"), [(case, False) for case in CASES] + [(case, True) for case in CASES if case[0] < 100], ids=str
+)
+def test_the_fast_layer_equals_the_equations(case, mode, small, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    n, p, m, layers = case
+    monkeypatch.setattr(fused_small, "LARGEST", 10**9 if small else 0)
+    layer = layer_for(p, m, layers, mode)
+    x, g = torch.randn(n, p, dtype=torch.float64, requires_grad=True), torch.randn(n, m, dtype=torch.float64)
+    fast = codes_and_gradients(layer, x, g)
+    layer.fused = False
+    for ours, plain in zip(fast, codes_and_gradients(layer, x, g), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-8, atol=1e-9)
+    layer.fused = True
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), fast[0])
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["small", "blocks"])
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_gradcheck(mode: dict[str, Any], small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_small, "LARGEST", 10**9 if small else 0)
+    layer = layer_for(6, 8, 3, mode)
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    names, values = zip(*layer.named_parameters(), strict=True)
+
+    def code(x: Tensor, *parameters: Tensor) -> Tensor:
+        return functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(code, (x, *values))
+
+
+def test_the_gram_form_and_blocks_are_both_reached() -> None:
+    assert fused.gram_is_cheaper(40, 12, 6, 5, backward=True)
+    assert not fused.gram_is_cheaper(7, 5, 9, 4, backward=True)
+    assert len(fused._blocks(9000, 100)) > 3
+
+
+@pytest.mark.parametrize("n", [6, 700])
+def test_many_models_are_stacked_over_one_bag(n: int) -> None:
+    models = [layer_for(8, 12, 4, {}) for _ in range(3)]
+    parameters, buffers = stack_module_state(models)  # type: ignore[arg-type]
+    x = torch.randn(n, 8, dtype=torch.float64)
+    g = torch.randn(n, 12, dtype=torch.float64)
+
+    def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        return (functional_call(models[0], (parameters, buffers), (x,)) * g).sum()
+
+    stacked = vmap(grad(loss))(parameters, buffers)
+    for index, model in enumerate(models):
+        gradients = torch.autograd.grad((model(x) * g).sum(), list(model.parameters()))
+        for (name, _), expected in zip(model.named_parameters(), gradients, strict=True):
+            torch.testing.assert_close(stacked[name][index], expected)
+
+
+def test_vmap_over_bags_of_one_size() -> None:
+    layer = layer_for(8, 12, 4, {})
+    bags = torch.randn(5, 9, 8, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(vmap(layer)(bags), torch.stack([layer(bag) for bag in bags]))
+
+
+def test_torch_compile_gives_the_same() -> None:
+    layer, x = SparseCoding(16, atoms=25).double(), torch.randn(30, 16, dtype=torch.float64)
+    compiled = torch.compile(layer, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_autocast_keeps_codes_and_thresholds_in_float32() -> None:
+    layer, x = SparseCoding(64), torch.randn(200, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        alpha = layer(x)
+    assert alpha.dtype == torch.float32
+    exact = layer(x)
+    assert (alpha - exact).norm() / exact.norm() < 0.05
+
+
+def test_float32_agrees_with_float64() -> None:
+    layer, x = SparseCoding(64), torch.randn(3000, 64)
+    exact = SparseCoding(64).double()
+    exact.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer(x), exact(x.double()).float(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [4, 3000])
+def test_a_second_derivative_is_refused_and_the_plain_layer_has_it(n: int) -> None:
+    layer, x = SparseCoding(8, atoms=12), torch.randn(n, 8, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="fused=False"):
+        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    layer.fused = False
+    (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    first.sum().backward()
+    assert x.grad is not None
+
+
+def test_a_parameter_changed_before_backward_is_noticed() -> None:
+    layer, x = SparseCoding(8, atoms=12), torch.randn(4, 8)
+    loss = layer(x).sum()
+    with torch.no_grad():
+        layer.dictionary += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_backward_keeps_far_less_than_autograd() -> None:
+    layer, x = SparseCoding(64, atoms=64), torch.randn(4000, 64)
+    sizes: dict[bool, int] = {}
+    for fast in (True, False):
+        layer.fused, kept = fast, {}
+
+        def pack(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            layer(x)
+        sizes[fast] = sum(kept.values())
+    assert sizes[True] < 0.45 * sizes[False]
