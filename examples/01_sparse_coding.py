@@ -28,7 +28,9 @@ layer = scmil.SparseCoding(dim=512, atoms=256, layers=5)
 print("\nThe layer, on features of three scales:")
 for scale in (0.01, 1.0, 50.0):
     said = layer.statistics(scale * torch.randn(1000, 512).relu())
-    print(f"  features times {scale:5}: density {said.density:.2f}, dead instances {said.dead:.0%}, step {said.step:.2f}")
+    print(
+        f"  features times {scale:5}: density {said.density:.2f}, dead instances {said.dead:.0%}, step {said.step:.2f}"
+    )
 
 # 3. Each instance has a sparsity of its own, and instances do not see each other.
 bag = torch.randn(4, 512)

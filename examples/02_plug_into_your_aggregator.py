@@ -23,7 +23,8 @@ for name, module in models.items():
     model.loss(prediction, 1).backward()
     reached = sum(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.refine.parameters())
     logits = [round(value, 3) for value in prediction.logits.tolist()]
-    print(f"{name:9} logits {logits}, attention sums to {prediction.attention.sum():.3f}, gradients reach {reached} of 8 tensors")
+    attention = prediction.attention.sum().item()
+    print(f"{name:9} logits {logits}, attention sums to {attention:.3f}, gradients reach {reached} of 8 tensors")
 
 # A module that does not pool the instances is refused, with the reason.
 try:

@@ -16,14 +16,21 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def options(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
-    """Take what concerns every verb."""
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from scmil import __version__
 
         typer.echo(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Take what concerns every verb."""
 
 
 @app.command("ls")
@@ -32,23 +39,19 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="For programs.")]
     from scmil import aggregators
 
     rows = [
-        {
-            "name": entry.name,
-            "permutation_invariant": getattr(entry.factory, "permutation_invariant", None),
-            "summary": entry.summary,
-        }
+        (entry.name, getattr(entry.factory, "permutation_invariant", None), entry.summary)
         for entry in aggregators.registry
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        keys = ("name", "permutation_invariant", "summary")
+        typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
     from rich.console import Console
     from rich.table import Table
 
     table = Table("aggregator", "order is free", "what it does", box=None, header_style="bold")
-    for row in rows:
-        invariant = {True: "yes", False: "no", None: "?"}[row["permutation_invariant"]]
-        table.add_row(row["name"], invariant, row["summary"])
+    for name, invariant, summary in rows:
+        table.add_row(name, "?" if invariant is None else "yes" if invariant else "no", summary)
     Console().print(table)
     typer.echo("\nEach takes sparse coding: scmil.build_model(dim, classes, NAME, sparse_coding=True)")
 

@@ -58,10 +58,10 @@ def fused_sparse_coding(x: Tensor, D: Tensor, log_mu: Tensor, network: Sequence[
     """Eq. (4) with everything around it: `network` is weight and bias of each layer of the lambda-network."""
     inputs = (x, D, log_mu, *network)
     if in_transform():
-        return _Mapped.apply(form, *inputs)[0]  # type: ignore[no-any-return, no-untyped-call]
+        return _Mapped.apply(form, *inputs)[0]
     small = is_small(x)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        return (Small if small else _Fused).apply(form, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+        return (Small if small else _Fused).apply(form, *inputs)
     if small:
         return torch.from_numpy(forward(form, *(tensor.detach().numpy() for tensor in inputs))[0])
     return _forward(form, False, *inputs)[0]
@@ -127,8 +127,26 @@ def _backward(form: Form, inputs: int, g: Tensor, *saved: Tensor) -> tuple[Tenso
     per_block, room = 4 + len(network) // 2, _room(x, D.shape[-1], wide=2, narrow=4)
     for index, rows in enumerate(_blocks(*alpha.shape[-2:])):
         part = kept[index * per_block : (index + 1) * per_block]
-        block = (tensor[..., rows, :] for tensor in (g, x, alpha, g_x))
-        _backward_rows(form, *block, D, step, network, W, W_t, part, room, g_D, g_W, g_W_t, g_log_mu, g_network)
+        g_rows, x_rows, alpha_rows, out = (tensor[..., rows, :] for tensor in (g, x, alpha, g_x))
+        _backward_rows(
+            form,
+            g_rows,
+            x_rows,
+            alpha_rows,
+            out,
+            D,
+            step,
+            network,
+            W,
+            W_t,
+            part,
+            room,
+            g_D,
+            g_W,
+            g_W_t,
+            g_log_mu,
+            g_network,
+        )
     if W_t.numel():
         _add_product(g_D, W, g_W_t.mT, alpha=-1, out=g_D)
         _add_product(g_W, D, g_W_t, alpha=-1, out=g_W)
@@ -301,11 +319,11 @@ class _Mapped(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_MappedBackward.apply(ctx.form, ctx.inputs, grads[0], *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return None, *_MappedBackward.apply(ctx.form, ctx.inputs, grads[0], *ctx.saved_tensors)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, ...]:
-        outputs = _Mapped.apply(*_stack(info, in_dims, args))  # type: ignore[no-untyped-call]
+        outputs = _Mapped.apply(*_stack(info, in_dims, args))
         return outputs, (0,) * len(outputs)
 
 
@@ -326,7 +344,7 @@ class _MappedBackward(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, ...]:
-        outputs = _MappedBackward.apply(*_stack(info, in_dims, args))  # type: ignore[no-untyped-call]
+        outputs = _MappedBackward.apply(*_stack(info, in_dims, args))
         return outputs, (0,) * len(outputs)
 
 

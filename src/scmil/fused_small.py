@@ -105,7 +105,7 @@ def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) ->
         if layer:
             g = g_v - dot(dot(g_v, W_T, out=back[layer - 1]), D)
     g_t = -along_sign.sum((0, 2))[:, None]
-    g_log_mu = 0.0
+    g_log_mu = np.zeros((), x.dtype)
     if form.relative is None:
         g_lam = g_t * step
         g_log_mu = -(g_lam * lam).sum()
@@ -127,5 +127,4 @@ def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) ->
     if scale is not None:
         mean, along = np.add.reduce(g_x, -1, keepdims=True) / p, np.add.reduce(g_x * x, -1, keepdims=True) / p
         g_x = (g_x - mean - x * along) * scale
-    g_log_mu = np.array(g_log_mu - (g_W * W).sum(), dtype=x.dtype)
-    return g_x, g_D + g_W * step, g_log_mu, *g_network
+    return g_x, g_D + g_W * step, np.array(g_log_mu - (g_W * W).sum(), dtype=x.dtype), *g_network

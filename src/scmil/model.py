@@ -114,7 +114,7 @@ def build_model(
     sparse_coding: bool | Mapping[str, Any] | None = None,
     *,
     refine: str | None = None,
-    embed: Sequence[int] | None = None,
+    embed: Sequence[int] | Mapping[str, Any] | None = None,
     seed: int | None = None,
 ) -> MILModel:
     """Compose a model by names.
@@ -122,8 +122,9 @@ def build_model(
     `aggregator` is a name, or a mapping with its options: `{"name": "abmil", "hidden": 64}`. `sparse_coding` is true, or a
     mapping with the layer's options. `refine` puts something else in its place, with the same options: `"linear"` is the
     capacity control, `"released"` the authors' code. `embed` gives the widths of the embedding network, where the
-    aggregator's own is not wanted; a cosine dictionary takes the largest square below an embedding's width, as the paper's
-    Table III does (512 -> 484).
+    aggregator's own is not wanted, or the fields of an `Embedding`: `{"widths": [512], "bias": False}`. In front of a
+    cosine dictionary, the aggregator's own embedding takes the largest square below its width (512 -> 484), as the paper's
+    Table III does.
 
     >>> model = build_model(1024, 2, "abmil-gated", sparse_coding={"atoms": 256, "layers": 5}, seed=0)
     >>> model.refine
@@ -146,7 +147,8 @@ def build_model(
         raise OptionError(f"refine = {refine!r}. Known: {', '.join(REFINEMENTS)}.")
     embedding: Embedding = getattr(entry.factory, "embedding", Embedding())
     if embed is not None:
-        embedding = replace(embedding, widths=tuple(embed))
+        given = dict(embed) if isinstance(embed, Mapping) else {"widths": embed}
+        embedding = Embedding(**{**given, "widths": tuple(given.get("widths", ()))})
     elif embedding.widths and refine == "sparse-coding" and options.get("dictionary", "dct") == "dct":
         *widths, last = embedding.widths
         embedding = replace(embedding, widths=(*widths, math.isqrt(last) ** 2))

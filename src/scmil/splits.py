@@ -19,7 +19,7 @@ def stratified_folds(labels: Sequence[int], folds: int, seed: int) -> list[Split
     """Deal the bags of each class to the folds in turn, in an order drawn from the seed: every bag is tested once.
 
     >>> [split.test for split in stratified_folds([0, 0, 1, 1], folds=2, seed=0)]
-    [(1, 3), (0, 2)]
+    [(0, 2), (1, 3)]
     """
     values = np.asarray(labels)
     rarest = int(np.unique(values, return_counts=True)[1].min())

@@ -54,5 +54,7 @@ def test_what_is_run_is_the_network_the_drive_and_the_later_layers(atoms: int) -
     ("p", "m", "parameters"), [(512, 256, 534_021), (512, 512, 731_141), (128, 256, 189_957), (64, 256, 132_613)]
 )
 def test_the_released_model_has_the_parameters_of_the_authors_code(p: int, m: int, parameters: int) -> None:
-    model = build_model(512, 2, "abmil-gated", refine="released", sparse_coding={"atoms": m}, embed=[p])
+    model = build_model(
+        512, 2, "abmil-gated", refine="released", sparse_coding={"atoms": m}, embed={"widths": [p], "bias": False}
+    )
     assert count_parameters(model) == parameters

@@ -13,7 +13,9 @@ seeds = st.integers(0, 10_000)
 @given(st.floats(-10, 10), st.floats(0, 5))
 def test_soft_threshold_is_the_proximal_map_of_the_absolute_value(v: float, lam: float) -> None:
     u = soft_threshold(torch.tensor(v, dtype=torch.float64), lam)
-    candidates = torch.cat([torch.linspace(-12, 12, 4801, dtype=torch.float64), torch.tensor([0.0, v], dtype=torch.float64)])
+    candidates = torch.cat(
+        [torch.linspace(-12, 12, 4801, dtype=torch.float64), torch.tensor([0.0, v], dtype=torch.float64)]
+    )
 
     def cost(u: torch.Tensor) -> torch.Tensor:
         return (u - v) ** 2 / 2 + lam * u.abs()

@@ -34,7 +34,9 @@ def test_the_embedding_of_a_cosine_dictionary_is_a_square() -> None:
     assert random.refine.dim == 512
 
 
-@pytest.mark.parametrize(("name", "dim"), [("dsmil", 300), ("ilra", 300), ("mi-net-ds", 300), ("abmil", 484), ("mi-net", 64)])
+@pytest.mark.parametrize(
+    ("name", "dim"), [("dsmil", 300), ("ilra", 300), ("mi-net-ds", 300), ("abmil", 484), ("mi-net", 64)]
+)
 def test_sparse_coding_stands_after_the_embedding_and_on_raw_features_where_there_is_none(name: str, dim: int) -> None:
     model = build_model(300, 2, name, sparse_coding=True)
     assert isinstance(model.refine, SparseCoding)
@@ -49,6 +51,12 @@ def test_the_control_has_the_width_and_the_input_of_sparse_coding() -> None:
     torch.testing.assert_close(model.refine(x), model.refine(50 * x))
     released = build_model(300, 2, "dsmil", refine="released")
     assert isinstance(released.refine, ReleasedSparseCoding)
+
+
+def test_widths_that_are_given_have_biases_unless_they_are_refused() -> None:
+    assert build_model(20, 2, "abmil", embed=[8]).embed[0].bias is not None  # type: ignore[index]
+    assert build_model(20, 2, "abmil", embed={"widths": [8], "bias": False}).embed[0].bias is None  # type: ignore[index]
+    assert build_model(20, 2, "abmil").embed[0].bias is None  # type: ignore[index]  (the authors' release)
 
 
 def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> None:
@@ -78,7 +86,7 @@ def test_wrong_names_and_options_are_refused(options: dict[str, Any], error: typ
 def test_infinite_features_are_counted_and_located() -> None:
     x = torch.zeros(5, 20)
     x[3, 1] = float("inf")
-    with pytest.raises(room.BagError, match="1 of the bag's 5 instances .* the first is number 3"):
+    with pytest.raises(room.BagError, match=r"1 of the bag's 5 instances .* the first is number 3"):
         build_model(20, 2, "mean")(x)
 
 
@@ -145,7 +153,7 @@ def test_a_module_without_a_batch_axis_and_with_ready_weights() -> None:
 
 
 def test_what_gives_no_logits_of_a_bag_is_refused() -> None:
-    with pytest.raises(OptionError, match="Linear gives no logits for a bag.*let it pool"):
+    with pytest.raises(OptionError, match=r"Linear gives no logits for a bag.*let it pool"):
         plug_into(nn.Linear(64, 3), dim=30, atoms=64)
     with pytest.raises(OptionError, match="Build it for 64-dimensional embeddings"):
         plug_into(theirs.ABMIL(in_shape=(99,)), dim=30, atoms=64)
@@ -250,5 +258,5 @@ def test_only_built_models_are_saved(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="only a model of build_model"):
         save_model(MILModel(nn.Identity(), nn.Identity(), nn.Identity()), tmp_path)
     model = build_model(20, 2, {"name": "dtfd-afs", "generator": torch.Generator()})
-    with pytest.raises(ModelFileError, match="cannot be written to model.json"):
+    with pytest.raises(ModelFileError, match=r"cannot be written to model\.json"):
         save_model(model, tmp_path)

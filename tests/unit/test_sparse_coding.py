@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def test_a_deep_layer_solves_the_lasso_of_the_normalised_instance() -> None:
 def test_every_layer_lowers_equation_one() -> None:
     D, x, lam = dct_dictionary(16, 64), torch.randn(5, 16), torch.full((5, 1), 0.1)
     costs = [objective(x, D, unrolled_ista(x, D, squared_norm(D), lam, layers), lam) for layers in range(1, 8)]
-    assert all((later <= earlier + 1e-6).all() for earlier, later in zip(costs, costs[1:], strict=False))
+    assert all((later <= earlier + 1e-6).all() for earlier, later in pairwise(costs))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,9 @@ def test_leading_axes_are_kept() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.044, 1.0, 50.0, 1e4])
-@pytest.mark.parametrize("make", [torch.randn, lambda n, p: torch.randn(n, p).relu(), lambda n, p: 3 + torch.rand(n, p)])
+@pytest.mark.parametrize(
+    "make", [torch.randn, lambda n, p: torch.randn(n, p).relu(), lambda n, p: 3 + torch.rand(n, p)]
+)
 def test_it_starts_alive_at_every_scale(scale: float, make) -> None:  # type: ignore[no-untyped-def]
     layer, x = SparseCoding(64), scale * make(200, 64)
     said = layer.statistics(x)

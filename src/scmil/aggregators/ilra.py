@@ -70,9 +70,7 @@ class ILRA(nn.Module):
     ) -> None:
         super().__init__()
         widths = [dim] + [width] * layers
-        self.layers = nn.Sequential(
-            *(LowRankLayer(a, b, heads, rank) for a, b in pairwise(widths))
-        )
+        self.layers = nn.Sequential(*(LowRankLayer(a, b, heads, rank) for a, b in pairwise(widths)))
         self.query = nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, width)))
         self.pool = AttentionBlock(width, width, width, heads, gated=False)
         self.classifier = nn.Linear(width, classes)

@@ -53,8 +53,10 @@ class NonLocal(nn.Module):
 
 def _looked_at(queries: Tensor, keys: Tensor) -> Tensor:
     """The column means of the attention matrix, which never exists as a whole."""
-    total = sum(torch.softmax(rows @ keys.T, dim=1).sum(0) for rows in queries.split(BLOCK_ROWS))
-    return torch.as_tensor(total) / len(queries)
+    total = torch.zeros_like(keys[:, 0])
+    for rows in queries.split(BLOCK_ROWS):
+        total += torch.softmax(rows @ keys.T, dim=1).sum(0)
+    return total / len(queries)
 
 
 def _pyramid(sequence: Tensor) -> Tensor:

