@@ -116,12 +116,12 @@ def _forward_rows(
     return [peak, where, codes, residuals, *hidden] if keep else []
 
 
-def _backward(form: Form, inputs: int, g: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of x, D, log mu and the network."""
+def _backward(form: Form, inputs: int, wanted: bool, g: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of x (of no rows unless it is wanted: stored features need none), D, log mu and the network."""
     x, D, log_mu, *network = saved[:inputs]
     alpha, W, W_t, *kept = saved[inputs:]
     step = torch.exp(-log_mu)[..., None, None]
-    g_x = torch.empty_like(x)
+    g_x = torch.empty_like(x) if wanted else x.new_empty(*x.shape[:-2], 0, x.shape[-1])
     g_D, g_W, g_W_t, g_log_mu = (torch.zeros_like(part) for part in (D, W, W_t, log_mu))
     g_network = [torch.zeros_like(part) for part in network]
     per_block, room = 4 + len(network) // 2, _room(x, D.shape[-1], wide=2, narrow=4)
@@ -159,7 +159,7 @@ def _backward_rows(
     W: Tensor, W_t: Tensor, kept: Sequence[Tensor], room: Sequence[Tensor],
     g_D: Tensor, g_W: Tensor, g_W_t: Tensor, g_log_mu: Tensor, g_network: Sequence[Tensor],
 ) -> None:  # fmt: skip
-    """Write the gradient of these rows into `g_x`, and add their part to all others."""
+    """Write the gradient of these rows into `g_x`, if it has any, and add their part to all others."""
     peak, where, codes, residuals, *hidden = kept
     x_room, wide, g_room, g_v, sign, g_drive = _first_rows(room, x.shape[-2])
     gram, lam = bool(W_t.numel()), hidden[-1]
@@ -191,6 +191,8 @@ def _backward_rows(
     g_drive += g_v
     _add_product(g_W, x.mT, g_drive if gram else g_v, out=g_W)
     g_hidden = _lambda_network_backward(g_lam, x, hidden, network, g_network)
+    if not g_x.numel():
+        return
     if form.normalise:  # the scale goes into the narrow factors, so that the wide gradient is passed over less often
         g_drive, g_hidden = g_drive.mul_(scale), g_hidden.mul_(scale)
     torch.matmul(g_drive, W.mT, out=g_x)
@@ -300,7 +302,9 @@ class _Fused(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        return None, *_backward(ctx.form, ctx.inputs, g, *ctx.saved_tensors)
+        wanted = ctx.needs_input_grad[1]
+        g_x, *others = _backward(ctx.form, ctx.inputs, wanted, g, *ctx.saved_tensors)
+        return None, g_x if wanted else None, *others
 
 
 class _Mapped(Function):
@@ -332,7 +336,7 @@ class _MappedBackward(Function):
 
     @staticmethod
     def forward(form: Form, inputs: int, g: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-        return _backward(form, inputs, g, *saved)
+        return _backward(form, inputs, True, g, *saved)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -42,17 +42,20 @@ class Small(Function):
     @staticmethod
     def forward(ctx: Any, form: Any, *inputs: Tensor) -> Tensor:
         arrays = [tensor.numpy() for tensor in inputs]
-        alpha, kept = forward(form, *arrays)
+        codes, kept = forward(form, *arrays)
+        alpha = torch.from_numpy(codes)
         ctx.kept = form, arrays, kept
-        ctx.save_for_backward(*inputs)  # so that torch notices a parameter that is changed before backward
-        return torch.from_numpy(alpha)
+        ctx.save_for_backward(*inputs, alpha)  # so that torch notices what is changed in place before backward
+        return alpha
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         _ = ctx.saved_tensors
         form, arrays, kept = ctx.kept
-        return None, *(torch.from_numpy(grad) for grad in backward(form, g.numpy(), arrays, kept))
+        wanted = ctx.needs_input_grad[1]
+        g_x, *others = backward(form, wanted, g.numpy(), arrays, kept)
+        return None, torch.from_numpy(g_x) if wanted else None, *map(torch.from_numpy, others)
 
 
 def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tuple[Array, tuple[Any, ...]]:
@@ -90,21 +93,19 @@ def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tu
     return codes[-1], (W, step, scale, hidden, where, peak, fraction, codes, residuals)
 
 
-def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) -> tuple[Array, ...]:
-    """The gradients of x, D, log mu and the network."""
+def backward(form: Any, wanted: bool, g: Array, inputs: list[Array], kept: tuple[Any, ...]) -> tuple[Array, ...]:
+    """The gradients of x (only if it is wanted: stored features need none), D, log mu and the network."""
     _, D, _, *network = inputs
     W, step, scale, hidden, where, peak, fraction, codes, residuals = kept
     x, lam, W_T = hidden[0], hidden[-1], W.T
     p, m = D.shape
     signs = np.sign(codes)
-    along_sign, through = np.empty_like(codes), np.empty_like(codes)
-    back = np.empty_like(residuals)
+    active, through, back = np.abs(signs), np.empty_like(codes), np.empty_like(residuals)
     for layer in reversed(range(form.layers)):
-        h = np.multiply(g, signs[layer], out=along_sign[layer])
-        g_v = np.multiply(h, signs[layer], out=through[layer])
+        g_v = np.multiply(g, active[layer], out=through[layer])
         if layer:
             g = g_v - dot(dot(g_v, W_T, out=back[layer - 1]), D)
-    g_t = -along_sign.sum((0, 2))[:, None]
+    g_t = -(signs * through).sum((0, 2))[:, None]  # an active entry follows the threshold against its sign
     g_log_mu = np.zeros((), x.dtype)
     if form.relative is None:
         g_lam = g_t * step
@@ -113,7 +114,6 @@ def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) ->
         low, high = form.relative
         g_lam = g_t * peak * ((high - low) / np.square(1 + lam))
         through[0][where] += (g_t * fraction)[:, 0] * signs[0][where]
-    g_x = dot(through.sum(0), W_T)
     g_W = dot(x.T, through[0])
     g_D = -dot(back.reshape(-1, p).T, codes[:-1].reshape(-1, m))
     if form.layers > 1:
@@ -122,9 +122,11 @@ def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) ->
     for layer in reversed(range(len(network) // 2)):
         g_lam = g_lam * -np.expm1(-hidden[layer + 1])  # Softplus' derivative from its value: 1 - exp(-y)
         g_network = [dot(g_lam.T, hidden[layer]), g_lam.sum(0), *g_network]
-        g_lam = dot(g_lam, network[2 * layer])
-    g_x += g_lam
-    if scale is not None:
+        g_lam = dot(g_lam, network[2 * layer]) if layer or wanted else g_lam
+    g_x = x
+    if wanted:
+        g_x = dot(through.sum(0), W_T) + g_lam
+    if wanted and scale is not None:
         mean, along = np.add.reduce(g_x, -1, keepdims=True) / p, np.add.reduce(g_x * x, -1, keepdims=True) / p
         g_x = (g_x - mean - x * along) * scale
     return g_x, g_D + g_W * step, np.array(g_log_mu - (g_W * W).sum(), dtype=x.dtype), *g_network

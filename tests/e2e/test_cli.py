@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,9 +22,10 @@ def scmil(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 def test_help_is_quick_and_teaches() -> None:
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         said = scmil("--help").stdout
-        times.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)  # other tests share the clock
     assert "demo" in said
     assert "scmil demo" in said
     assert min(times) < 0.3

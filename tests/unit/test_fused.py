@@ -100,6 +100,16 @@ def test_vmap_over_bags_of_one_size() -> None:
         torch.testing.assert_close(vmap(layer)(bags), torch.stack([layer(bag) for bag in bags]))
 
 
+@pytest.mark.parametrize("n", [6, 3000])
+def test_stored_features_get_no_gradient_and_the_others_stay_the_same(n: int) -> None:
+    layer, x = layer_for(8, 12, 4, {}), torch.randn(n, 8, dtype=torch.float64)
+    without = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
+    x.requires_grad_()
+    _, *with_x = torch.autograd.grad(layer(x).square().sum(), [x, *layer.parameters()])
+    for one, other in zip(without, with_x, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_torch_compile_gives_the_same() -> None:
     layer, x = SparseCoding(16, atoms=25).double(), torch.randn(30, 16, dtype=torch.float64)
     compiled = torch.compile(layer, backend="aot_eager")
@@ -140,6 +150,14 @@ def test_a_parameter_changed_before_backward_is_noticed() -> None:
         layer.dictionary += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("n", [4, 3000])
+def test_codes_changed_in_place_before_backward_are_noticed(n: int) -> None:
+    alpha = SparseCoding(8, atoms=12)(torch.randn(n, 8))
+    changed = alpha.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        changed.sum().backward()
 
 
 def test_backward_keeps_far_less_than_autograd() -> None:
