@@ -27,9 +27,9 @@ _HOME = {
     "Embedding": "aggregators",
     "MILModel": "model",
     "build_model": "model",
-    "plug_into": "model",
-    "save_model": "model",
-    "load_model": "model",
+    "plug_into": "plug",
+    "save_model": "model_files",
+    "load_model": "model_files",
     "count_parameters": "cost",
     "count_multiply_adds": "cost",
     "Bag": "bags",
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from scmil.errors import ScmilError as ScmilError
     from scmil.model import MILModel as MILModel
     from scmil.model import build_model as build_model
-    from scmil.model import load_model as load_model
-    from scmil.model import plug_into as plug_into
-    from scmil.model import save_model as save_model
+    from scmil.model_files import load_model as load_model
+    from scmil.model_files import save_model as save_model
+    from scmil.plug import plug_into as plug_into
     from scmil.released import ReleasedSparseCoding as ReleasedSparseCoding
     from scmil.sparse_coding import SparseCoding as SparseCoding
     from scmil.sparse_coding import soft_threshold as soft_threshold

@@ -1,16 +1,11 @@
-"""Fig. 1: a bag's features are embedded, refined by sparse coding, and aggregated. Building, saving and loading models."""
+"""Fig. 1: a bag's features are embedded, refined by sparse coding, and aggregated."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,14 +14,11 @@ from torch import Tensor, nn
 
 from scmil import aggregators
 from scmil.aggregators import Embedding, Prediction
-from scmil.aggregators.heads import as_logits
-from scmil.errors import BagError, ModelFileError, OptionError, ScmilError, ShapeError
+from scmil.errors import BagError, OptionError, ShapeError
 from scmil.fused import in_transform
 from scmil.released import ReleasedSparseCoding
 from scmil.shapes import Float
 from scmil.sparse_coding import SparseCoding
-
-FORMAT = "scmil-model-1"
 
 
 class MILModel(nn.Module):
@@ -42,7 +34,7 @@ class MILModel(nn.Module):
         super().__init__()
         self.embed, self.refine, self.aggregate = embed, refine, aggregate
         self.dim = dim
-        self.recipe: dict[str, Any] | None = None  # what `build_model` was asked for; a model that has it can be saved
+        self.spec: dict[str, Any] | None = None  # what `build_model` was asked for; a model that has it can be saved
 
     def forward(self, x: Float[Tensor, "n p"]) -> Prediction:
         check_bag(x, self.dim)
@@ -157,7 +149,7 @@ def build_model(
         front = embedding.build(dim)
         middle = _refinement(refine, width, options)
         model = MILModel(front, middle, aggregators.build(name, getattr(middle, "atoms", width), classes, **own), dim)
-    model.recipe = asked
+    model.spec = asked
     return model
 
 
@@ -172,217 +164,12 @@ def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.
         raise OptionError(f"sparse_coding: {error}.") from None
 
 
-def _seeded(seed: int | None) -> Any:
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
     """Draw the initial weights from a seed without touching torch's global generator; no seed, no change."""
     if seed is None:
-        return nullcontext()
-    fork = torch.random.fork_rng(devices=[])
-
-    class Seeded:
-        def __enter__(self) -> None:
-            fork.__enter__()
-            torch.manual_seed(seed)
-
-        def __exit__(self, *error: Any) -> None:
-            fork.__exit__(*error)
-
-    return Seeded()
-
-
-# ------------------------------------------------------------------------------------------------------ plug and play
-
-
-def plug_into(
-    module: nn.Module,
-    dim: int,
-    atoms: int = 256,
-    *,
-    call: Mapping[str, Any] | None = None,
-    attention: str = "softmax",
-    **sparse_coding: Any,
-) -> MILModel:
-    """Put sparse coding in front of somebody else's aggregator, built for embeddings of `atoms` dimensions.
-
-    The module maps `(n, d)` or `(1, n, d)` to logits, or to logits and attention; which of the two is found out with two
-    small bags. `call` holds further arguments for its forward, such as `{"return_att": True}`. One logit stands for two
-    classes. The attention that it returns may be scores before the softmax (`attention="softmax"`) or weights that already
-    sum to one (`attention="weights"`).
-
-    >>> class Mean(nn.Module):
-    ...     def __init__(self): super().__init__(); self.head = nn.Linear(256, 3)
-    ...     def forward(self, bags): return self.head(bags.mean(1))
-    >>> plug_into(Mean(), dim=512)(torch.randn(9, 512)).logits.shape
-    torch.Size([3])
-    """
-    if attention not in ("softmax", "weights"):
-        raise OptionError(f"attention = {attention!r}. Known: softmax, weights.")
-    outside = Outside(module, atoms, attention, dict(call or {}))
-    return MILModel(nn.Identity(), SparseCoding(dim, atoms, **sparse_coding), outside, dim)
-
-
-class Outside(nn.Module):
-    """Speaks our contract for a module that was written for another one."""
-
-    permutation_invariant = False  # not known
-    embedding = Embedding()
-
-    def __init__(self, module: nn.Module, dim: int, attention: str, call: dict[str, Any]) -> None:
-        super().__init__()
-        self.module, self.attention, self.call = module, attention, call
-        self.batched = self._takes_a_batch(dim)
-
-    def _takes_a_batch(self, dim: int) -> bool:
-        """Try both forms on bags of two and three instances: the logits are one row, whatever the size of the bag."""
-        weight = next(self.module.parameters(), torch.empty(0))
-        training, refusals = self.module.training, []
-        self.module.eval()
-        try:
-            for batched in (True, False):
-                bags = [torch.ones(n, dim, dtype=weight.dtype, device=weight.device) for n in (2, 3)]
-                shape = f"({'1, ' if batched else ''}n, {dim})"
-                try:
-                    with torch.no_grad():
-                        two, three = (
-                            _logits_of(self.module(bag[None] if batched else bag, **self.call)).shape for bag in bags
-                        )
-                except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
-                    refusals.append(f"{shape} raised {type(error).__name__}: {str(error).splitlines()[0]}")
-                    continue
-                if two == three and (len(two) <= 1 or (len(two) == 2 and two[0] == 1)):
-                    return batched
-                refusals.append(f"{shape} gave logits {tuple(two)} for two instances and {tuple(three)} for three")
-        finally:
-            self.module.train(training)
-        raise OptionError(
-            f"{type(self.module).__name__} gives no logits for a bag. {'; '.join(refusals)}. "
-            f"Build it for {dim}-dimensional embeddings, the number of atoms, and let it pool the instances."
-        )
-
-    def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
-        said = self.module(h[None] if self.batched else h, **self.call)
-        logits = as_logits(_logits_of(said).reshape(-1))
-        scores = said[1] if isinstance(said, tuple | list) and len(said) > 1 else None
-        if not isinstance(scores, Tensor) or scores.numel() % len(h):
-            return Prediction(logits, h.new_full((len(h),), math.nan))  # not told; NaN cannot be mistaken for an answer
-        axis = max(i for i, size in enumerate(scores.shape) if size == len(h))
-        scores = scores.movedim(axis, -1).reshape(-1, len(h))  # one row a head
-        weights = torch.softmax(scores, dim=1) if self.attention == "softmax" else scores
-        return Prediction(logits, weights.mean(0))
-
-
-def _logits_of(said: Any) -> Tensor:
-    logits = said[0] if isinstance(said, tuple | list) else said
-    if not isinstance(logits, Tensor):
-        raise TypeError(f"returned {type(logits).__name__}, not a tensor of logits")
-    return logits
-
-
-# ------------------------------------------------------------------------------------------------------ save and load
-
-
-def save_model(model: MILModel, folder: str | os.PathLike[str]) -> Path:
-    """Write `model.safetensors` and `model.json` into a folder; both appear whole or not at all.
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> x, model = torch.ones(4, 16), build_model(16, 2, "abmil", embed=[8], seed=0)
-    >>> bool((load_model(save_model(model, folder))(x).logits == model(x).logits).all())
-    True
-    """
-    from safetensors.torch import save
-
-    if model.recipe is None:
-        raise ModelFileError(
-            "only a model of build_model can be saved: another's parts cannot be told from its weights."
-        )
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = save({name: tensor.detach().contiguous().cpu() for name, tensor in model.state_dict().items()})
-    page = {
-        "format": FORMAT,
-        "model": model.recipe,
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "sha256": hashlib.sha256(weights).hexdigest(),
-    }
-    text = json.dumps(page, indent=2, default=_plain) + "\n"
-    _write(folder / "model.safetensors", weights)  # the page that names its hash comes last: a torn pair is noticed
-    _write(folder / "model.json", text.encode())
-    return folder
-
-
-def load_model(folder: str | os.PathLike[str]) -> MILModel:
-    """Read a model back, bit for bit, without running anything that the files say."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    folder = Path(folder)
-    page = _read_page(folder / "model.json")
-    path = folder / "model.safetensors"
-    try:
-        weights = path.read_bytes()
-    except OSError as error:
-        raise ModelFileError(
-            f"{path}: cannot be read ({error.strerror}). A model is two files; was one left behind?"
-        ) from None
-    if hashlib.sha256(weights).hexdigest() != page["sha256"]:
-        raise ModelFileError(
-            f"{path}: not the file that model.json names (its sha256 differs): damaged, cut short, or replaced."
-        )
-    try:
-        tensors = load(weights)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise ModelFileError(f"{path}: not a safetensors file ({error}).") from None
-    try:
-        model = build_model(**page["model"])
-    except (ScmilError, TypeError, ValueError, RuntimeError) as error:
-        raise ModelFileError(f"{folder / 'model.json'}: no model can be built from it ({error})") from None
-    model.to(getattr(torch, page["dtype"]))
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    met = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != met:
-        different = sorted(name for name in expected.keys() | met.keys() if expected.get(name) != met.get(name))
-        raise ModelFileError(
-            f"{path}: its tensors are not those of the model in model.json; different: {', '.join(different)}."
-        )
-    model.load_state_dict(tensors)
-    return model
-
-
-def _read_page(path: Path) -> dict[str, Any]:
-    try:
-        page = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelFileError(f"{path}: cannot be read ({error.strerror}). Is the folder a model of scmil?") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path}: not JSON ({error}).") from None
-    if not isinstance(page, dict) or page.get("format") != FORMAT:
-        met = page.get("format") if isinstance(page, dict) else type(page).__name__
-        raise ModelFileError(f"{path}: format {met!r}, and this version reads {FORMAT!r}.")
-    wrong = [
-        key for key, kind in (("model", dict), ("sha256", str), ("dtype", str)) if not isinstance(page.get(key), kind)
-    ]
-    if wrong or page["dtype"] not in ("float32", "float64", "float16", "bfloat16"):
-        raise ModelFileError(f"{path}: incomplete or wrong: {', '.join(wrong) or 'dtype'}.")
-    return page
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence):
-        return list(value)
-    raise ModelFileError(f"{value!r} cannot be written to model.json: options of a model to be saved are plain values.")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write under a temporary name and rename, so that no half file ever has the final name."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torchmil.models as theirs
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
-from scmil import MILModel, ReleasedSparseCoding, SparseCoding, build_model, load_model, plug_into, save_model
+from scmil import ReleasedSparseCoding, SparseCoding, build_model
 from scmil import model as room
-from scmil.errors import ModelFileError, OptionError, UnknownNameError
+from scmil.errors import OptionError, UnknownNameError
 from scmil.model import LinearRefine
 
 
@@ -103,160 +99,3 @@ def test_whole_models_are_stacked_over_one_bag() -> None:
         return functional_call(models[0], (parameters, buffers), (x,)).logits
 
     torch.testing.assert_close(vmap(logits)(parameters, buffers), torch.stack([model(x).logits for model in models]))
-
-
-# -------------------------------------------------------------------------------------------------------- plug and play
-
-OUTSIDE = {
-    "ABMIL": lambda: theirs.ABMIL(in_shape=(64,)),
-    "ABMIL gated": lambda: theirs.ABMIL(in_shape=(64,), gated=True),
-    "DSMIL": lambda: theirs.DSMIL(in_shape=(64,)),
-    "CLAM_SB": lambda: theirs.CLAM_SB(in_shape=(64,)),
-    "TransMIL": lambda: theirs.TransMIL(in_shape=(64,)),
-    "TransformerABMIL": lambda: theirs.TransformerABMIL(in_shape=(64,)),
-}
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_the_module_plugs_into_models_of_torchmil(name: str) -> None:
-    model = plug_into(OUTSIDE[name](), dim=30, atoms=64, call={"return_att": True})
-    prediction = model(torch.randn(17, 30))
-    assert prediction.logits.shape == (2,)
-    assert prediction.attention.sum().item() == pytest.approx(1, abs=1e-5)
-    model.loss(prediction, 1).backward()
-    assert all(p.grad is not None and (p.grad != 0).any() for p in model.refine.parameters())
-
-
-def test_outside_logits_are_those_of_the_outside_module() -> None:
-    module = theirs.ABMIL(in_shape=(64,)).eval()
-    model, x = plug_into(module, dim=30, atoms=64), torch.randn(17, 30)
-    torch.testing.assert_close(model(x).logits[1], module(model.refine(x)[None])[0])
-    assert model(x).attention.isnan().all()  # not asked for, so not told
-
-
-class Flat(nn.Module):
-    """Takes (n, d), and returns logits and weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(64, 3)
-
-    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        assert h.ndim == 2
-        return self.head(h.mean(0)), torch.full((len(h),), 1 / len(h))
-
-
-def test_a_module_without_a_batch_axis_and_with_ready_weights() -> None:
-    prediction = plug_into(Flat(), dim=30, atoms=64, attention="weights")(torch.randn(4, 30))
-    assert prediction.logits.shape == (3,)
-    torch.testing.assert_close(prediction.attention, torch.full((4,), 0.25))
-
-
-def test_what_gives_no_logits_of_a_bag_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"Linear gives no logits for a bag.*let it pool"):
-        plug_into(nn.Linear(64, 3), dim=30, atoms=64)
-    with pytest.raises(OptionError, match="Build it for 64-dimensional embeddings"):
-        plug_into(theirs.ABMIL(in_shape=(99,)), dim=30, atoms=64)
-    with pytest.raises(OptionError, match="Known: softmax, weights"):
-        plug_into(Flat(), dim=30, atoms=64, attention="max")
-
-
-# -------------------------------------------------------------------------------------------------------- save and load
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    return save_model(build_model(20, 2, "abmil", sparse_coding={"atoms": 16}, seed=0), tmp_path / "model")
-
-
-def test_a_float64_model_comes_back_as_float64(tmp_path: Path) -> None:
-    model = build_model(20, 2, "dsmil", seed=0).double()
-    assert next(load_model(save_model(model, tmp_path)).parameters()).dtype == torch.float64
-
-
-def test_no_temporary_file_is_left(saved: Path) -> None:
-    assert sorted(os.listdir(saved)) == ["model.json", "model.safetensors"]
-
-
-def test_a_failed_write_leaves_the_old_model(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = load_model(saved)
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        save_model(build_model(20, 2, "abmil", sparse_coding={"atoms": 16}, seed=1), saved)
-    monkeypatch.undo()
-    assert sorted(os.listdir(saved)) == ["model.json", "model.safetensors"]
-    assert all(torch.equal(a, b) for a, b in zip(before.parameters(), load_model(saved).parameters(), strict=True))
-
-
-def damage(path: Path, how: str) -> None:
-    page = path / "model.json"
-    weights = path / "model.safetensors"
-    if how == "truncated":
-        weights.write_bytes(weights.read_bytes()[:-10])
-    elif how == "no weights":
-        weights.unlink()
-    elif how == "no page":
-        page.unlink()
-    elif how == "not json":
-        page.write_text("{")
-    elif how == "foreign":
-        page.write_text('{"format": "pt", "weights": []}')
-    elif how == "a list":
-        page.write_text("[1]")
-    elif how == "nested":
-        page.write_text("[" * 100_000)
-    else:
-        content = json.loads(page.read_text())
-        if how == "incomplete":
-            del content["sha256"]
-        elif how == "dtype":
-            content["dtype"] = "nn"
-        elif how == "other widths":
-            content["model"]["embed"] = [7]
-        elif how == "unknown aggregator":
-            content["model"]["aggregator"] = "os.system"
-        elif how == "unknown key":
-            content["model"]["run"] = "rm -rf"
-        elif how == "huge header":
-            import hashlib
-
-            weights.write_bytes((2**62).to_bytes(8, "little") + b"{}")
-            content["sha256"] = hashlib.sha256(weights.read_bytes()).hexdigest()
-        page.write_text(json.dumps(content))
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("truncated", "its sha256 differs"),
-        ("no weights", "A model is two files"),
-        ("no page", "Is the folder a model of scmil"),
-        ("not json", "not JSON"),
-        ("foreign", "format 'pt', and this version reads 'scmil-model-1'"),
-        ("a list", "format 'list'"),
-        ("nested", "not JSON"),
-        ("incomplete", "incomplete or wrong: sha256"),
-        ("dtype", "incomplete or wrong: dtype"),
-        ("other widths", "its tensors are not those of the model.*embed.0.weight"),
-        ("unknown aggregator", "no model can be built from it .*unknown aggregator 'os.system'"),
-        ("unknown key", "no model can be built from it"),
-        ("huge header", "not a safetensors file"),
-    ],
-)
-def test_damaged_and_hostile_files_are_refused_by_name(saved: Path, how: str, message: str) -> None:
-    damage(saved, how)
-    with pytest.raises(ModelFileError, match=message) as refused:
-        load_model(saved)
-    assert str(saved) in str(refused.value)
-
-
-def test_only_built_models_are_saved(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="only a model of build_model"):
-        save_model(MILModel(nn.Identity(), nn.Identity(), nn.Identity()), tmp_path)
-    model = build_model(20, 2, {"name": "dtfd-afs", "generator": torch.Generator()})
-    with pytest.raises(ModelFileError, match=r"cannot be written to model\.json"):
-        save_model(model, tmp_path)
