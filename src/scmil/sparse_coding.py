@@ -209,19 +209,14 @@ class SparseCoding(nn.Module):
         return self.log_mu.exp()
 
     def forward(self, x: Float[Tensor, "*n p"]) -> Float[Tensor, "*n m"]:
-        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-        if (
-            self.fused
-            and x.numel()
-            and not torch.compiler.is_compiling()
-            and not torch.is_autocast_enabled(x.device.type)
-        ):
+        if x.ndim != 2:
+            return self(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], self.atoms)
+        seen_through = torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+        if self.fused and len(x) and not seen_through:  # the same numbers, faster
             form = Form(self.layers, self.relative, self.normalise)
-            alpha = fused_sparse_coding(rows, self.dictionary, self.log_mu, self.network.weights(), form)
-        else:  # the same in plain torch: compilers and autocast see through it
-            rows = self._normalised(rows)
-            alpha = unrolled_ista(rows, self.dictionary, self.mu, self._lam(rows), self.layers)
-        return alpha if x.ndim == 2 else alpha.reshape(*x.shape[:-1], self.atoms)
+            return fused_sparse_coding(x, self.dictionary, self.log_mu, self.network.weights(), form)
+        x = self._normalised(x)
+        return unrolled_ista(x, self.dictionary, self.mu, self._lam(x), self.layers)
 
     def sparsity(self, x: Float[Tensor, "*n p"]) -> Float[Tensor, "*n 1"]:
         """The lam of each instance: with it, the codes approach the lasso of Eq. (1) on the normalised instance.
