@@ -71,18 +71,19 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
     except (SafetensorError, ValueError, KeyError) as error:
         raise ModelFileError(f"{path}: not a safetensors file ({error}).") from None
     try:
-        model = build_model(**page["model"])
+        with torch.device("meta"):  # shapes without memory: a page that asks for terabytes is compared, not obeyed
+            model = build_model(**page["model"])
     except (ScmilError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"{folder / 'model.json'}: no model can be built from it ({error})") from None
-    model.to(getattr(torch, page["dtype"]))
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     met = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != met:
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
+    if expected != met or kinds != {page["dtype"]}:
         different = sorted(name for name in expected.keys() | met.keys() if expected.get(name) != met.get(name))
         raise ModelFileError(
-            f"{path}: its tensors are not those of the model in model.json; different: {', '.join(different)}."
+            f"{path}: its tensors are not those of the model in model.json; different: {', '.join(different) or 'dtype'}."
         )
-    model.load_state_dict(tensors)
+    model.load_state_dict(tensors, assign=True)
     return model
 
 

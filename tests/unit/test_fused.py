@@ -125,6 +125,17 @@ def test_autocast_keeps_codes_and_thresholds_in_float32() -> None:
     assert (alpha - exact).norm() / exact.norm() < 0.05
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("n", [5, 3000])
+def test_cuda_gives_the_same(n: int) -> None:
+    layer, x = SparseCoding(16, atoms=25).double(), torch.randn(n, 16, dtype=torch.float64)
+    expected = torch.autograd.grad(layer(x).square().sum(), list(layer.parameters()))
+    layer.cuda()
+    met = torch.autograd.grad(layer(x.cuda()).square().sum(), list(layer.parameters()))
+    for one, other in zip(expected, met, strict=True):
+        torch.testing.assert_close(one, other.cpu())
+
+
 def test_float32_agrees_with_float64() -> None:
     layer, x = SparseCoding(64), torch.randn(3000, 64)
     exact = SparseCoding(64).double()

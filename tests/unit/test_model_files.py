@@ -23,6 +23,12 @@ def test_a_float64_model_comes_back_as_float64(tmp_path: Path) -> None:
     assert next(load_model(save_model(model, tmp_path)).parameters()).dtype == torch.float64
 
 
+def test_a_loaded_model_trains_on(saved: Path) -> None:
+    model = load_model(saved)
+    model.loss(model(torch.randn(5, 20)), 1).backward()
+    assert all(p.requires_grad and p.grad is not None and p.device.type == "cpu" for p in model.parameters())
+
+
 def test_no_temporary_file_is_left(saved: Path) -> None:
     assert sorted(os.listdir(saved)) == ["model.json", "model.safetensors"]
 
@@ -66,6 +72,10 @@ def damage(path: Path, how: str) -> None:
             content["dtype"] = "nn"
         elif how == "other widths":
             content["model"]["embed"] = [7]
+        elif how == "terabytes":
+            content["model"]["dim"] = 10**10
+        elif how == "other dtype":
+            content["dtype"] = "float64"
         elif how == "unknown aggregator":
             content["model"]["aggregator"] = "os.system"
         elif how == "unknown key":
@@ -91,6 +101,8 @@ def damage(path: Path, how: str) -> None:
         ("incomplete", "incomplete or wrong: sha256"),
         ("dtype", "incomplete or wrong: dtype"),
         ("other widths", "its tensors are not those of the model.*embed.0.weight"),
+        ("terabytes", "its tensors are not those of the model.*embed.0.weight"),
+        ("other dtype", "its tensors are not those of the model.*different: dtype"),
         ("unknown aggregator", "no model can be built from it .*unknown aggregator 'os.system'"),
         ("unknown key", "no model can be built from it"),
         ("huge header", "not a safetensors file"),
