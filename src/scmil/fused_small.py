@@ -42,32 +42,37 @@ class Small(Function):
     @staticmethod
     def forward(ctx: Any, form: Any, *inputs: Tensor) -> Tensor:
         arrays = [tensor.numpy() for tensor in inputs]
-        codes, kept = forward(form, *arrays)
-        alpha = torch.from_numpy(codes)
+        alpha, kept = forward(form, *arrays)
         ctx.kept = form, arrays, kept
-        ctx.save_for_backward(*inputs, alpha)  # so that torch notices what is changed in place before backward
-        return alpha
+        ctx.inputs, ctx.versions = inputs, [tensor._version for tensor in inputs]
+        return torch.from_numpy(alpha)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        _ = ctx.saved_tensors
+        if ctx.versions != [tensor._version for tensor in ctx.inputs]:
+            raise RuntimeError(
+                "a tensor that the layer needs for its gradient has been modified by an inplace operation."
+            )
         form, arrays, kept = ctx.kept
-        wanted = ctx.needs_input_grad[1]
-        g_x, *others = backward(form, wanted, g.numpy(), arrays, kept)
-        return None, torch.from_numpy(g_x) if wanted else None, *map(torch.from_numpy, others)
+        g_x, *others = backward(form, g.numpy(), arrays, kept)
+        return None, torch.from_numpy(g_x), *map(torch.from_numpy, others)
 
 
 def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tuple[Array, tuple[Any, ...]]:
     """The codes, and what backward needs."""
-    p, m = D.shape
+    layers, (n, p), m = form.layers, x.shape, D.shape[1]
     step = np.exp(-log_mu)
     W = D * step
+    residuals = np.empty((layers, n, p), x.dtype)  # x - D alpha before each layer; the first is x itself
     scale = None
     if form.normalise:
-        x = x - np.add.reduce(x, -1, keepdims=True) / p
+        np.subtract(x, np.add.reduce(x, -1, keepdims=True) / p, out=residuals[0])
+        x = residuals[0]
         scale = 1 / np.sqrt(np.add.reduce(x * x, -1, keepdims=True) / p + form.tiny)
         x *= scale
+    else:
+        residuals[0] = x
     hidden = [x]
     for weight, bias in zip(network[::2], network[1::2], strict=True):
         hidden.append(np.logaddexp(dot(hidden[-1], weight.T) + bias, 0))  # Softplus
@@ -78,55 +83,59 @@ def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tu
     else:
         low, high = form.relative
         magnitude = np.abs(drive)
-        where = np.arange(len(x)), magnitude.argmax(-1)
+        where = np.arange(n), magnitude.argmax(-1)
         peak = magnitude[where][:, None]
         fraction = low + (high - low) * lam / (1 + lam)
         t = fraction * peak
-    codes = np.empty((form.layers, len(x), m), x.dtype)
-    residuals = np.empty((form.layers - 1, len(x), p), x.dtype)
+    codes = np.empty((layers, n, m), x.dtype)
     v, lowest, D_T = drive, -t, D.T
-    for layer in range(form.layers):
+    for layer in range(layers):
         a = codes[layer]
         np.subtract(v, np.minimum(np.maximum(v, lowest, out=a), t, out=a), out=a)  # Eq. (3): v - clip(v, -t, t)
-        if layer + 1 < form.layers:
-            v = a + dot(np.subtract(x, dot(a, D_T), out=residuals[layer]), W)
-    return codes[-1], (W, step, scale, hidden, where, peak, fraction, codes, residuals)
+        if layer + 1 < layers:
+            v = a + dot(np.subtract(x, dot(a, D_T), out=residuals[layer + 1]), W)
+    # The last codes are given away as a copy: what becomes of them must not change what backward reads.
+    return a.copy(), (W, step, scale, hidden, where, peak, fraction, codes, residuals)
 
 
-def backward(form: Any, wanted: bool, g: Array, inputs: list[Array], kept: tuple[Any, ...]) -> tuple[Array, ...]:
-    """The gradients of x (only if it is wanted: stored features need none), D, log mu and the network."""
+def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) -> tuple[Array, ...]:
+    """The gradients of x, D, log mu and the network."""
     _, D, _, *network = inputs
     W, step, scale, hidden, where, peak, fraction, codes, residuals = kept
-    x, lam, W_T = hidden[0], hidden[-1], W.T
-    p, m = D.shape
+    layers, lam, W_T = form.layers, hidden[-1], W.T
     signs = np.sign(codes)
-    active, through, back = np.abs(signs), np.empty_like(codes), np.empty_like(residuals)
-    for layer in reversed(range(form.layers)):
+    active = np.abs(signs)
+    # D is met in every layer twice, in `r W` and in `alpha D^T`. All are one product of two tall matrices.
+    left = np.empty((2 * layers - 1, *residuals.shape[1:]), g.dtype)
+    right = np.empty((2 * layers - 1, *codes.shape[1:]), g.dtype)
+    through, back = right[:layers], np.empty_like(residuals)
+    for layer in range(layers - 1, 0, -1):
         g_v = np.multiply(g, active[layer], out=through[layer])
-        if layer:
-            g = g_v - dot(dot(g_v, W_T, out=back[layer - 1]), D)
-    g_t = -(signs * through).sum((0, 2))[:, None]  # an active entry follows the threshold against its sign
-    g_log_mu = np.zeros((), x.dtype)
+        g = g_v - dot(dot(g_v, W_T, out=back[layer]), D)
+    np.multiply(g, active[0], out=through[0])
+    g_t = -np.add.reduce(signs * through, (0, 2))[:, None]  # an active entry follows the threshold against its sign
     if form.relative is None:
         g_lam = g_t * step
-        g_log_mu = -(g_lam * lam).sum()
+        g_log_mu = -np.vdot(g_lam, lam)
     else:
         low, high = form.relative
         g_lam = g_t * peak * ((high - low) / np.square(1 + lam))
+        g_log_mu = 0.0
         through[0][where] += (g_t * fraction)[:, 0] * signs[0][where]
-    g_W = dot(x.T, through[0])
-    g_D = -dot(back.reshape(-1, p).T, codes[:-1].reshape(-1, m))
-    if form.layers > 1:
-        g_W += dot(residuals.reshape(-1, p).T, through[1:].reshape(-1, m))
+    dot(through[0], W_T, out=back[0])
+    np.multiply(residuals, step, out=left[:layers])
+    np.negative(back[1:], out=left[layers:])
+    right[layers:] = codes[:-1]
+    g_D = dot(left.reshape(-1, left.shape[-1]).T, right.reshape(-1, right.shape[-1]))
+    g_log_mu = np.array(g_log_mu - np.vdot(back, residuals), g.dtype)  # W = D / mu is met in `r W` alone
     g_network: list[Array] = []
-    for layer in reversed(range(len(network) // 2)):
+    for layer in range(len(network) // 2 - 1, -1, -1):
         g_lam = g_lam * -np.expm1(-hidden[layer + 1])  # Softplus' derivative from its value: 1 - exp(-y)
-        g_network = [dot(g_lam.T, hidden[layer]), g_lam.sum(0), *g_network]
-        g_lam = dot(g_lam, network[2 * layer]) if layer or wanted else g_lam
-    g_x = x
-    if wanted:
-        g_x = dot(through.sum(0), W_T) + g_lam
-    if wanted and scale is not None:
-        mean, along = np.add.reduce(g_x, -1, keepdims=True) / p, np.add.reduce(g_x * x, -1, keepdims=True) / p
-        g_x = (g_x - mean - x * along) * scale
-    return g_x, g_D + g_W * step, np.array(g_log_mu - (g_W * W).sum(), dtype=x.dtype), *g_network
+        g_network[:0] = dot(g_lam.T, hidden[layer]), np.add.reduce(g_lam, 0)
+        g_lam = dot(g_lam, network[2 * layer])
+    g_x = np.add.reduce(back, 0) + g_lam
+    if scale is not None:
+        x, p = hidden[0], D.shape[0]
+        along = np.add.reduce(g_x * x, -1, keepdims=True) / p
+        g_x = (g_x - np.add.reduce(g_x, -1, keepdims=True) / p - x * along) * scale
+    return g_x, g_D, g_log_mu, *g_network
