@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from scmil.shapes import Float
-from scmil.sparse_coding import random_dictionary, soft_threshold
+from scmil.sparse_coding import random_dictionary
 
 
 class ReleasedSparseCoding(nn.Module):
     """`z = S(D^T x)`, then `layers` times `z = S(z (I - D^T D / mu) + D^T x / mu)`, all with threshold lambda / mu.
 
     Random unit atoms, 512 of them by default; the first code is not divided by mu; lambda comes from a network with layer
-    normalisation, hidden widths of 128 and 64, and no activation at its end.
+    normalisation, hidden widths of 128 and 64, and no activation at its end. A vector of zeros, which the threshold takes
+    the maximum with, and the identity are frozen parameters, as they are in the release.
 
     >>> ReleasedSparseCoding(64, atoms=256)(torch.randn(5, 64)).shape
     torch.Size([5, 256])
@@ -28,6 +29,8 @@ class ReleasedSparseCoding(nn.Module):
         self.dim, self.atoms, self.layers = dim, atoms, layers
         self.dictionary = nn.Parameter(random_dictionary(dim, atoms, generator))
         self.mu = nn.Parameter(torch.linalg.matrix_norm(self.dictionary.detach(), 2).square())
+        self.zeros = nn.Parameter(torch.zeros(atoms), requires_grad=False)
+        self.identity = nn.Parameter(torch.eye(atoms), requires_grad=False)
         self.network = nn.Sequential(
             nn.Linear(dim, 128), nn.LayerNorm(128), nn.Softplus(),
             nn.Linear(128, 64), nn.LayerNorm(64), nn.Softplus(),
@@ -38,8 +41,11 @@ class ReleasedSparseCoding(nn.Module):
         D, mu = self.dictionary, self.mu
         threshold = self.network(x) / mu
         drive = x @ D
-        transition = torch.eye(self.atoms, dtype=x.dtype, device=x.device) - D.mT @ D / mu
-        z = soft_threshold(drive, threshold)
+        transition = self.identity - D.mT @ D / mu
+        z = self._shrink(drive, threshold)
         for _ in range(self.layers):
-            z = soft_threshold(z @ transition + drive / mu, threshold)
+            z = self._shrink(z @ transition + drive / mu, threshold)
         return z
+
+    def _shrink(self, v: Tensor, threshold: Tensor) -> Tensor:
+        return v.sign() * torch.maximum(v.abs() - threshold, self.zeros)
