@@ -49,8 +49,8 @@ def fit(
     unlabelled = [bag.id for bag in bags if bag.label is None]
     if not bags or unlabelled:
         raise DataError(f"bags without a label: {', '.join(unlabelled)}." if bags else "there are no bags to train on.")
-    optimiser = torch.optim.Adam(
-        model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=recipe.betas
+    optimiser = torch.optim.Adam(  # fused: a third of a small bag's step is the optimiser's
+        model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=recipe.betas, fused=True
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=recipe.epochs)
     order, shuffler, losses = list(bags), random.Random(seed), []
