@@ -14,7 +14,7 @@ from scmil.shapes import Float
 KERAS_CLASSICAL = Embedding(widths=(256, 128, 64), glorot=True)
 
 
-@register("mi-net-instance", "maximum of instance scores (the paper's mi-Net)")
+@register("mi-net-instance", "maximum of instance scores (mi-Net)")
 class InstanceMINet(nn.Module):
     """Scores every instance, and pools the scores (the paper's mi-Net).
 
