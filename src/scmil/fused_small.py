@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
+# Keeps the variance of a constant instance from dividing by zero; far below that of any feature vector.
+TINY = 1e-12
+
 LARGEST = 8192  # n * p at which both take the same time, measured for p = 64, 166 and 512
 
 Array = NDArray[Any]
@@ -69,7 +72,7 @@ def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tu
     if form.normalise:
         np.subtract(x, np.add.reduce(x, -1, keepdims=True) / p, out=residuals[0])
         x = residuals[0]
-        scale = 1 / np.sqrt(np.add.reduce(x * x, -1, keepdims=True) / p + form.tiny)
+        scale = 1 / np.sqrt(np.add.reduce(x * x, -1, keepdims=True) / p + TINY)
         x *= scale
     else:
         residuals[0] = x

@@ -16,6 +16,7 @@ from scmil import aggregators
 from scmil.aggregators import Embedding, Prediction
 from scmil.errors import BagError, OptionError, ShapeError
 from scmil.fused import in_transform
+from scmil.fused_small import TINY
 from scmil.released import ReleasedSparseCoding
 from scmil.shapes import Float
 from scmil.sparse_coding import SparseCoding
@@ -87,7 +88,7 @@ class LinearRefine(nn.Sequential):
     """
 
     def __init__(self, dim: int, atoms: int = 256, normalise: bool = True) -> None:
-        first: nn.Module = nn.LayerNorm(dim, elementwise_affine=False) if normalise else nn.Identity()
+        first: nn.Module = nn.LayerNorm(dim, eps=TINY, elementwise_affine=False) if normalise else nn.Identity()
         super().__init__(first, nn.Linear(dim, atoms), nn.ReLU())
         self.dim, self.atoms = dim, atoms
 

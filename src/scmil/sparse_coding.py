@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scmil.fused import TINY, Form, fused_sparse_coding
+from scmil.fused import Form, fused_sparse_coding
+from scmil.fused_small import TINY
 from scmil.shapes import Float
 
 
