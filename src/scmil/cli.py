@@ -100,12 +100,10 @@ def main() -> None:
     """Run the command; a refusal of ours is a sentence, not a traceback."""
     import sys
 
+    from scmil.errors import ScmilError
+
     try:
         app()
-    except Exception as error:
-        from scmil.errors import ScmilError
-
-        if not isinstance(error, ScmilError | ValueError):
-            raise
+    except ScmilError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)

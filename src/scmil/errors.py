@@ -31,5 +31,9 @@ class ModelFileError(ScmilError, ValueError):
     """A model folder that is incomplete, damaged, foreign or not meant for this version."""
 
 
+class SplitError(ScmilError, ValueError):
+    """A split that the bags do not allow."""
+
+
 class DataError(ScmilError, ValueError):
     """A data set that is missing, damaged or not what its name says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -133,6 +133,8 @@ def build_model(
     if classes < 2:
         raise OptionError(f"classes = {classes}: a model tells at least two classes apart.")
     own = {"name": aggregator} if isinstance(aggregator, str) else dict(aggregator)
+    if "name" not in own:
+        raise OptionError(f"aggregator = {own}: the options are there, and the name is not.")
     entry = aggregators.entry(name := own.pop("name"))
     options = dict(sparse_coding) if isinstance(sparse_coding, Mapping) else {}
     refine = refine or ("sparse-coding" if sparse_coding or isinstance(sparse_coding, Mapping) else None)
@@ -141,6 +143,8 @@ def build_model(
     embedding: Embedding = getattr(entry.factory, "embedding", Embedding())
     if embed is not None:
         given = dict(embed) if isinstance(embed, Mapping) else {"widths": embed}
+        if unknown := given.keys() - {field.name for field in fields(Embedding)}:
+            raise OptionError(f"embed: unknown {', '.join(sorted(unknown))}. It takes: widths, bias, glorot.")
         embedding = Embedding(**{**given, "widths": tuple(given.get("widths", ()))})
     elif embedding.widths and refine == "sparse-coding" and options.get("dictionary", "dct") == "dct":
         *widths, last = embedding.widths

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scmil.errors import SplitError
+
 
 class Split(NamedTuple):
     """Positions of the bags to train on and to test on."""
@@ -24,7 +26,7 @@ def stratified_folds(labels: Sequence[int], folds: int, seed: int) -> list[Split
     values = np.asarray(labels)
     rarest = int(np.unique(values, return_counts=True)[1].min())
     if not 2 <= folds <= rarest:
-        raise ValueError(f"folds = {folds}: at least 2, and at most {rarest}, the number of bags of the rarest class.")
+        raise SplitError(f"folds = {folds}: at least 2, and at most {rarest}, the number of bags of the rarest class.")
     generator = np.random.default_rng(seed)
     order = np.concatenate([generator.permutation(np.flatnonzero(values == value)) for value in np.unique(values)])
     parts = [sorted(order[fold::folds].tolist()) for fold in range(folds)]

@@ -154,6 +154,12 @@ def test_a_second_derivative_is_refused_and_the_plain_layer_has_it(n: int) -> No
     assert x.grad is not None
 
 
+def test_a_second_derivative_is_refused_under_torch_func_too() -> None:
+    layer = SparseCoding(8, atoms=12)
+    with pytest.raises(NotImplementedError, match="fused=False"):
+        grad(lambda x: grad(lambda y: layer(y).square().sum())(x).sum())(torch.randn(4, 8))
+
+
 def test_a_parameter_changed_before_backward_is_noticed() -> None:
     layer, x = SparseCoding(8, atoms=12), torch.randn(4, 8)
     loss = layer(x).sum()

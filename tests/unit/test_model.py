@@ -68,6 +68,8 @@ def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> 
     ("options", "error", "message"),
     [
         ({"aggregator": "abmill"}, UnknownNameError, "Did you mean 'abmil'"),
+        ({"aggregator": {"hidden": 3}}, OptionError, "the name is not"),
+        ({"embed": {"width": [3]}}, OptionError, "embed: unknown width. It takes: widths, bias, glorot"),
         ({"classes": 1}, OptionError, "at least two classes"),
         ({"refine": "dense"}, OptionError, "Known: sparse-coding, linear, released"),
         ({"sparse_coding": {"atom": 3}}, OptionError, "sparse_coding: .*'atom'"),
