@@ -106,8 +106,9 @@ def _forward_rows(
         if gram:
             v = _add_product(drive, a, W_t, out=v_room)
         else:
-            r = torch.matmul(a, D.mT, out=residuals[..., layer, :, :])
-            v = _add_product(a, torch.sub(x, r, out=r), W, out=v_room)
+            # Not into `residuals` directly: a product that writes into a stack with gaps is done model by model.
+            r = torch.sub(x, a @ D.mT, out=residuals[..., layer, :, :])
+            v = _add_product(a, r, W, out=v_room)
     torch.sub(v, torch.clamp(v, lowest, t, out=alpha), out=alpha)
     return [peak, where, codes, residuals, *hidden] if keep else []
 

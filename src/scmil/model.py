@@ -81,6 +81,17 @@ def check_bag(x: Tensor, dim: int | None = None) -> None:
         )
 
 
+class Normalise(nn.LayerNorm):
+    """Zero mean and unit variance for each instance, and nothing else: what sparse coding and the control do first.
+
+    So "w/o SC" can be had with the same view of the input, as a gain may be the normalisation's.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, eps=TINY, elementwise_affine=False)
+        self.dim = dim
+
+
 class LinearRefine(nn.Sequential):
     """The control for every claim about sparse coding: a plain linear layer with ReLU, of the same width, on the same input.
 
@@ -88,7 +99,7 @@ class LinearRefine(nn.Sequential):
     """
 
     def __init__(self, dim: int, atoms: int = 256, normalise: bool = True) -> None:
-        first: nn.Module = nn.LayerNorm(dim, eps=TINY, elementwise_affine=False) if normalise else nn.Identity()
+        first: nn.Module = Normalise(dim) if normalise else nn.Identity()
         super().__init__(first, nn.Linear(dim, atoms), nn.ReLU())
         self.dim, self.atoms = dim, atoms
 
@@ -96,6 +107,7 @@ class LinearRefine(nn.Sequential):
 REFINEMENTS: dict[str, Callable[..., nn.Module]] = {
     "sparse-coding": SparseCoding,
     "linear": LinearRefine,
+    "normalise": Normalise,
     "released": ReleasedSparseCoding,
 }
 
@@ -114,7 +126,7 @@ def build_model(
 
     `aggregator` is a name, or a mapping with its options: `{"name": "abmil", "hidden": 64}`. `sparse_coding` is true, or a
     mapping with the layer's options. `refine` puts something else in its place, with the same options: `"linear"` is the
-    capacity control, `"released"` the authors' code. `embed` gives the widths of the embedding network, where the
+    capacity control, `"normalise"` keeps only the layer's normalisation, `"released"` is the authors' code. `embed` gives the widths of the embedding network, where the
     aggregator's own is not wanted, or the fields of an `Embedding`: `{"widths": [512], "bias": False}`. In front of a
     cosine dictionary, the aggregator's own embedding takes the largest square below its width (512 -> 484), as the paper's
     Table III does.
@@ -161,8 +173,8 @@ def build_model(
 def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.Module:
     if refine is None:
         return nn.Identity()
-    if refine == "linear":
-        options = {key: value for key, value in options.items() if key in ("atoms", "normalise")}
+    taken = {"linear": ("atoms", "normalise"), "normalise": ()}.get(refine, tuple(options))  # a control takes fewer options
+    options = {key: value for key, value in options.items() if key in taken}
     try:
         return REFINEMENTS[refine](dim, **options)
     except TypeError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from scmil.errors import ModelFileError, ScmilError
+from scmil.files import write_atomically
 from scmil.model import MILModel, build_model
 
 FORMAT = "scmil-model-1"
@@ -43,8 +43,8 @@ def save_model(model: MILModel, folder: str | os.PathLike[str]) -> Path:
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     text = json.dumps(page, indent=2, default=_plain) + "\n"
-    _write(folder / "model.safetensors", weights)  # the page that names its hash comes last: a torn pair is noticed
-    _write(folder / "model.json", text.encode())
+    write_atomically(folder / "model.safetensors", weights)  # the page that names its hash comes last: a torn pair is noticed
+    write_atomically(folder / "model.json", text.encode())
     return folder
 
 
@@ -111,17 +111,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return list(value)
     raise ModelFileError(f"{value!r} cannot be written to model.json: options of a model to be saved are plain values.")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write under a temporary name and rename, so that no half file ever has the final name."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,81 +1,96 @@
-"""Fit a model to bags and predict: one bag a step, by a named recipe."""
+"""Fit a model to bags and predict: one bag a step, by a recipe, from a seed, with checkpoints that resume exactly."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from scmil.aggregators import Prediction
 from scmil.bags import Bag
-from scmil.errors import BagError, DataError
+from scmil.errors import BagError, DataError, ModelFileError
+from scmil.files import write_atomically
+from scmil.metrics import accuracy, auc
 from scmil.model import MILModel
+from scmil.recipes import Recipe, clip_each, make_optimiser
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How to train. The defaults are the paper's for the classical benchmarks (Sec. III-C3).
+@dataclass
+class History:
+    """What happened in each epoch. Without a validation part its lists stay empty.
 
-    Adam with coupled l2 weight decay, the learning rate falling to zero along a cosine, one bag a step, bags in a new order
-    every epoch.
+    `best_epoch` counts from 1: the highest validation AUC, of equal ones the lowest validation loss, of equal ones the first.
     """
 
-    epochs: int = 40
-    learning_rate: float = 1e-4
-    weight_decay: float = 5e-3
-    betas: tuple[float, float] = (0.9, 0.999)
+    train_loss: list[float] = field(default_factory=list)
+    valid_loss: list[float] = field(default_factory=list)
+    valid_accuracy: list[float] = field(default_factory=list)
+    valid_auc: list[float] = field(default_factory=list)
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch to choose, if there is a validation part to choose by."""
+        if not self.valid_loss:
+            return None
+        ranking = [(-_or_zero(a), loss) for a, loss in zip(self.valid_auc, self.valid_loss, strict=True)]
+        return ranking.index(min(ranking)) + 1
 
 
 def fit(
     model: MILModel,
-    bags: Sequence[Bag],
+    train: Sequence[Bag],
+    valid: Sequence[Bag] | None = None,
     recipe: Recipe | None = None,
+    *,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> list[float]:
-    """Train the model on labelled bags, in place; returns the mean loss of every epoch.
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> History:
+    """Train the model on labelled bags, in place. With a validation part, it ends as it was in its best epoch.
 
-    Repeats exactly for a seed. `progress` is called with the number of each finished epoch.
+    Repeats exactly for a seed: order and dropout of a step depend on the seed, the epoch and the bag's id, and on nothing
+    before. So a run that is stopped and called again with the same `checkpoint` file ends with the same weights as an
+    unbroken one. `progress` is called with the number of each finished epoch.
 
     >>> from scmil import build_model
     >>> bags = [Bag(str(i), torch.full((3, 8), float(i % 2)), label=i % 2) for i in range(6)]
-    >>> losses = fit(build_model(8, 2, "abmil", embed=[4], seed=0), bags, Recipe(epochs=3))
-    >>> len(losses), losses[-1] < losses[0]
+    >>> history = fit(build_model(8, 2, "abmil", embed=[4], seed=0), bags, recipe=Recipe(epochs=3))
+    >>> len(history.train_loss), history.train_loss[-1] < history.train_loss[0]
     (3, True)
     """
     recipe = recipe or Recipe()
-    unlabelled = [bag.id for bag in bags if bag.label is None]
-    if not bags or unlabelled:
-        raise DataError(f"bags without a label: {', '.join(unlabelled)}." if bags else "there are no bags to train on.")
-    optimiser = torch.optim.Adam(  # fused: a third of a small bag's step is the optimiser's
-        model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=recipe.betas, fused=True
-    )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=recipe.epochs)
-    order, shuffler, losses = list(bags), random.Random(seed), []
-    with torch.random.fork_rng(devices=[]):  # dropout and DTFD's groups draw from the seed, and leave no trace
-        torch.manual_seed(seed)
-        for epoch in range(recipe.epochs):
-            model.train()
-            shuffler.shuffle(order)
-            total = 0.0
-            for bag in order:
-                optimiser.zero_grad(set_to_none=True)
-                loss = model.loss(_said(model, bag), int(bag.label or 0))
-                loss.backward()
-                optimiser.step()
-                total += loss.item()
-            schedule.step()
-            losses.append(total / len(order))
+    check_labels(train)
+    if valid is not None:
+        check_labels(valid)
+    optimiser = make_optimiser(recipe, [(p, p.ndim > 1) for p in model.parameters() if p.requires_grad])
+    run = _Run(model, optimiser, History(), best=None)
+    file = None if checkpoint is None else _Checkpoint(Path(checkpoint), _identity(model, train, valid, recipe, seed))
+    start = file.load_into(run) if file else 0
+    with own_randomness():
+        for epoch in range(start, recipe.epochs):
+            run.history.train_loss.append(_train_epoch(run, train, recipe, seed, epoch))
+            if valid is not None:
+                _look_at_valid(run, valid, epoch + 1)
+            if file:
+                file.save(run, epoch + 1)
             if progress:
                 progress(epoch + 1)
+    if run.best is not None:
+        model.load_state_dict(run.best)
     model.eval()
-    return losses
+    return run.history
 
 
 @torch.no_grad()
-def predict(model: MILModel, bags: Sequence[Bag]) -> torch.Tensor:
+def predict(model: MILModel, bags: Sequence[Bag]) -> Tensor:
     """The probability of every class for every bag: (bags, classes).
 
     >>> from scmil import build_model
@@ -90,9 +105,163 @@ def predict(model: MILModel, bags: Sequence[Bag]) -> torch.Tensor:
         model.train(training)
 
 
+def check_labels(bags: Sequence[Bag]) -> None:
+    """Refuse bags that nothing can be learned from."""
+    if not len(bags):
+        raise DataError("there are no bags to train on.")
+    if unlabelled := [bag.id for bag in bags if bag.label is None]:
+        raise DataError(f"bags without a label: {', '.join(unlabelled[:5])}{' …' * (len(unlabelled) > 5)}.")
+
+
+# --------------------------------------------------------------------------------------------------------- randomness
+
+
+def step_seed(seed: int, epoch: int, bag_id: str) -> int:
+    """The number from which one step draws: of the seed, the epoch and the bag, and of nothing that came before."""
+    digest = hashlib.blake2b(f"{seed}/{epoch}/{bag_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1  # torch takes signed numbers
+
+
+def epoch_order(ids: Sequence[str], seed: int, epoch: int) -> list[int]:
+    """The order of the bags in an epoch. Leaving bags out does not change the order of the others.
+
+    >>> everyone, some = epoch_order(["a", "b", "c", "d"], 0, 0), epoch_order(["a", "c", "d"], 0, 0)
+    >>> ["abcd"[i] for i in everyone if i != 1] == ["acd"[i] for i in some]
+    True
+    """
+    return sorted(range(len(ids)), key=lambda position: step_seed(seed, epoch, ids[position]))
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Leave torch's global generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+# ----------------------------------------------------------------------------------------------------------- the loop
+
+
+@dataclass
+class _Run:
+    model: MILModel
+    optimiser: torch.optim.Optimizer
+    history: History
+    best: dict[str, Tensor] | None
+
+
+def _train_epoch(run: _Run, train: Sequence[Bag], recipe: Recipe, seed: int, epoch: int) -> float:
+    model, optimiser, total = run.model, run.optimiser, 0.0
+    model.train()
+    for step, position in enumerate(epoch_order([bag.id for bag in train], seed, epoch)):
+        bag = train[position]
+        torch.manual_seed(step_seed(seed, epoch, bag.id))
+        for group in optimiser.param_groups:
+            group["lr"] = recipe.rate(epoch, epoch * len(train) + step)
+        optimiser.zero_grad(set_to_none=True)
+        loss = model.loss(_said(model, bag), int(bag.label or 0))
+        loss.backward()
+        if recipe.clip is not None:
+            clip_each([list(part.parameters()) for part in modules_of(model)], recipe.clip)
+        optimiser.step()
+        total += loss.item()
+    return total / len(train)
+
+
+def modules_of(model: MILModel) -> list[nn.Module]:
+    """The parts whose gradients are clipped apart: embedding, refinement, and the aggregator's children."""
+    own = [part for part in model.aggregate.children() if any(True for _ in part.parameters())]
+    return [model.embed, model.refine, *(own or [model.aggregate])]
+
+
+def _look_at_valid(run: _Run, valid: Sequence[Bag], epoch: int) -> None:
+    probabilities = predict(run.model, valid).double()
+    labels = torch.tensor([int(bag.label or 0) for bag in valid])
+    chosen = probabilities[torch.arange(len(labels)), labels].clamp(min=1e-12)
+    history = run.history
+    history.valid_loss.append(-chosen.log().mean().item())
+    history.valid_accuracy.append(accuracy(labels.numpy(), probabilities.numpy()))
+    history.valid_auc.append(auc(labels.numpy(), probabilities.numpy()))
+    if history.best_epoch == epoch:
+        run.best = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+
+
 def _said(model: MILModel, bag: Bag) -> Prediction:
     """The model's prediction; what the model refuses is told with the bag's name."""
     try:
         return model(bag.features)
     except BagError as error:
         raise type(error)(f"bag {bag.id!r}: {error}") from None
+
+
+def _or_zero(value: float) -> float:
+    return value if value == value else 0.0  # an AUC of one class is not a number
+
+
+# -------------------------------------------------------------------------------------------------------- checkpoints
+
+
+def _identity(
+    model: MILModel, train: Sequence[Bag], valid: Sequence[Bag] | None, recipe: Recipe, seed: int
+) -> dict[str, Any]:
+    """What must be equal for a checkpoint to belong to this training."""
+    shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    bags = [[(bag.id, bag.label) for bag in part] for part in (train, valid or [])]
+    digest = hashlib.sha256(json.dumps([shapes, bags]).encode()).hexdigest()
+    return {"recipe": json.loads(json.dumps(asdict(recipe))), "seed": seed, "model_and_bags": digest}
+
+
+@dataclass
+class _Checkpoint:
+    """Weights, optimiser and history after an epoch, as safetensors: nothing in the file can run."""
+
+    path: Path
+    identity: dict[str, Any]
+
+    def save(self, run: _Run, epoch: int) -> None:
+        from safetensors.torch import save
+
+        tensors = {f"model/{name}": tensor for name, tensor in run.model.state_dict().items()}
+        tensors |= {f"best/{name}": tensor for name, tensor in (run.best or {}).items()}
+        for index, state in run.optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser/{index}/{key}": value for key, value in state.items() if value is not None}
+        page = {"identity": self.identity, "epoch": epoch, "history": asdict(run.history)}
+        content = save({k: v.detach().contiguous().cpu() for k, v in tensors.items()}, {"scmil": json.dumps(page)})
+        write_atomically(self.path, content)
+
+    def load_into(self, run: _Run) -> int:
+        """Bring the run to where the file says it was; the number of epochs done, 0 without a file."""
+        from safetensors import SafetensorError, safe_open
+
+        if not self.path.exists():
+            return 0
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                page = json.loads((file.metadata() or {})["scmil"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+            if page["identity"] != self.identity:
+                raise ModelFileError(
+                    f"{self.path}: a checkpoint of another training (model, bags, recipe or seed differ). "
+                    "Give this training another file, or delete that one."
+                )
+            parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}}
+            for name, tensor in tensors.items():
+                part, _, rest = name.partition("/")
+                parts[part][rest] = tensor
+            run.model.load_state_dict(parts["model"])
+            run.best = parts["best"] or None
+            run.history = History(**page["history"])
+            _load_optimiser(run.optimiser, parts["optimiser"])
+            return int(page["epoch"])
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, ModelFileError):
+                raise
+            raise ModelFileError(f"{self.path}: not a checkpoint of scmil ({error}). Delete it to start anew.") from None
+
+
+def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, _, key = name.partition("/")
+        state.setdefault(int(index), {})[key] = tensor
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

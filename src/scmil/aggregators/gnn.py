@@ -53,6 +53,8 @@ def neighbour_mean(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     """
     where = h.detach()
     eta = (2 * (where.square().sum(1).mean() - where.mean(0).square().sum())).clamp(min=0).sqrt()
+    if len(h) <= BLOCK_ROWS:
+        return _block_mean(h, where, eta, 0)
     blocks = [
         checkpoint(_block_mean, h, where, eta, start, use_reentrant=False)  # recomputes the block's edges in backward
         for start in range(0, len(h), BLOCK_ROWS)
@@ -62,6 +64,7 @@ def neighbour_mean(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 
 def _block_mean(h: Tensor, where: Tensor, eta: Tensor, start: int) -> Tensor:
     rows = where[start : start + BLOCK_ROWS]
-    near = (torch.cdist(rows, where) < eta).to(h.dtype)
-    near[torch.arange(len(rows)), torch.arange(start, start + len(rows))] = 0  # an instance is not its own neighbour
+    index = torch.arange(len(where), device=h.device)
+    itself = index[start : start + len(rows), None] == index  # an instance is not its own neighbour
+    near = ((torch.cdist(rows, where) < eta) & ~itself).to(h.dtype)
     return near @ h / near.sum(1, keepdim=True).clamp(min=1)

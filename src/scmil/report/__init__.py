@@ -1,0 +1,44 @@
+"""The report: a run folder becomes a page, a Markdown file and a LaTeX table. It reads files only, and trains nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from scmil.errors import OptionError
+from scmil.report.comparing import compare_arms
+from scmil.report.page import write_page
+from scmil.report.reading import Run, read_run
+from scmil.report.tables import TerminalTable, rows_for_terminal
+from scmil.report.texts import write_latex, write_markdown
+from scmil.report.words import verdict
+
+__all__ = ["FORMATS", "Run", "TerminalTable", "read_run", "rows_for_terminal", "verdict", "write_report"]
+
+FORMATS = ("html", "md", "tex")
+
+
+def write_report(run: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write report.html, report.md and report.tex into the run folder, finished or half-finished; returns their paths."""
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise OptionError(f"unknown report format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
+    read = read_run(run)
+    compared = compare_arms(read)
+    write = {
+        "html": lambda: write_page(read, compared),
+        "md": lambda: write_markdown(read, compared),
+        "tex": lambda: write_latex(read),
+    }
+    return [_put(Path(run) / f"report.{name}", write[name]()) for name in formats]
+
+
+def _put(path: Path, text: str) -> Path:
+    """Write under another name and rename, so that no reader ever sees half a file."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
