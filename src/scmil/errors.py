@@ -37,3 +37,7 @@ class SplitError(ScmilError, ValueError):
 
 class DataError(ScmilError, ValueError):
     """A data set that is missing, damaged or not what its name says."""
+
+
+class ConfigError(ScmilError, ValueError):
+    """An experiment file with mistakes; the message lists all of them."""

@@ -1,0 +1,435 @@
+"""A table of a paper as a TOML file: scalars are fixed, `[grid]` is what varies, `[[arms]]` are the rows of the table.
+
+The file becomes a `Plan` of cells. Everything is checked first, and all mistakes are listed at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import difflib
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scmil.errors import ConfigError, ScmilError
+
+PROTOCOLS = ("last", "nested", "test-tuned")
+KINDS = ("kfold", "holdout")
+
+# Every key that a file may have, with its default. `model` and `training` take what build_model and Recipe take.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "data": {"dataset": None, "standardise": True},
+    "protocol": {
+        "kind": "kfold", "folds": 10, "repeats": 1, "seed": 0, "selection": ["last"], "valid": 0.2, "test": 0.2,
+        "splits": None,
+    },
+    "model": {"aggregator": "abmil-gated", "sparse_coding": False, "refine": None, "embed": None},
+    "training": {"recipe": "paper"},
+}  # fmt: skip
+RECIPE_KEYS = (
+    "epochs", "learning_rate", "weight_decay", "betas", "optimiser", "schedule", "final_rate", "decay_weights_only", "clip",
+)  # fmt: skip
+REPORT_KEYS = ("pair", "published", "published_note")
+TOP_KEYS = ("title", "about", *DEFAULTS, "grid", "arms", "report")
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One arm on one data set: the unit of work, with everything that it needs to know."""
+
+    name: str
+    arm: str
+    dataset: str
+    settings: Settings
+
+    @property
+    def protocols(self) -> list[str]:
+        """The protocols by which it is scored."""
+        return list(self.settings["protocol"]["selection"])
+
+    @property
+    def digest(self) -> str:
+        """Changes with any setting: a result belongs to a cell only if it has the same."""
+        return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole experiment, checked."""
+
+    name: str
+    title: str
+    about: str
+    arms: tuple[tuple[str, str | None], ...]  # name, and the arm it is compared with
+    cells: tuple[Cell, ...]
+    published: tuple[dict[str, Any], ...]
+    published_note: str
+
+    @property
+    def datasets(self) -> list[str]:
+        """The data sets, in the order of the file."""
+        return list(dict.fromkeys(cell.dataset for cell in self.cells))
+
+
+def read_plan(path: Path, changes: Sequence[str] = (), data: Path | None = None) -> Plan:
+    """Read and check an experiment; `changes` are overrides such as `training.epochs=2`, applied to the file."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as TOML ({error}).") from None
+    problems: list[str] = []
+    for change in changes:
+        _override(document, change, problems)
+    return make_plan(document, path.stem, folder=path.parent, data=data, where=str(path), problems=problems)
+
+
+def make_plan(
+    document: Mapping[str, Any],
+    name: str,
+    *,
+    folder: Path = Path("."),
+    data: Path | None = None,
+    where: str = "the experiment",
+    problems: list[str] | None = None,
+) -> Plan:
+    """Check a document as it comes from TOML and expand it into cells.
+
+    >>> plan = make_plan({"data": {"dataset": "musk1"}, "grid": {"model.sparse_coding": [False, True]}}, "mine")
+    >>> [cell.name for cell in plan.cells]
+    ['musk1--abmil-gated', 'musk1--abmil-gated-sc']
+    >>> make_plan({"data": {"dataset": "musk1"}, "model": {"agregator": "abmil"}, "training": {"epochs": "4"}}, "mine")
+    Traceback (most recent call last):
+    ...
+    scmil.errors.ConfigError: the experiment has 2 problems
+      [model] agregator: unknown key. Did you mean 'aggregator'?
+      [training] epochs = '4': a whole number from 1 on.
+    """
+    problems = [] if problems is None else problems
+    _check_shape(document, problems)
+    if problems:
+        raise _config_error(where, problems)
+    cells, arms = _expand(document, problems)
+    _check_cells(cells, folder, data, problems)
+    report = document.get("report", {})
+    published = _published(folder / str(report["published"]), problems) if "published" in report else []
+    if problems:
+        raise _config_error(where, problems)
+    known = dict(arms)
+    return Plan(
+        name=name,
+        title=str(document.get("title", name)),
+        about=str(document.get("about", "")),
+        arms=tuple(arms),
+        cells=tuple(cells),
+        published=tuple(row for row in published if row["arm"] in known),
+        published_note=str(report.get("published_note", "")),
+    )
+
+
+def _config_error(where: str, problems: Sequence[str]) -> ConfigError:
+    unique = list(dict.fromkeys(problems))
+    count = "1 problem" if len(unique) == 1 else f"{len(unique)} problems"
+    return ConfigError(f"{where} has {count}\n  " + "\n  ".join(unique))
+
+
+# ------------------------------------------------------------------------------------------------------- the document
+
+
+def _override(document: dict[str, Any], change: str, problems: list[str]) -> None:
+    """`a.b=c`: c is read as TOML, or taken as a word."""
+    key, separator, text = change.partition("=")
+    if not separator or not key.strip():
+        problems.append(f"--set {change}: expected key=value, such as training.epochs=2.")
+        return
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    key = key.strip()
+    document.get("grid", {}).pop(key, None)  # what is set varies no more
+    for part in [document, *(arm for arm in document.get("arms", []) if _get(arm, key) is not None)]:
+        _put(part, key, value)
+
+
+def _check_shape(document: Mapping[str, Any], problems: list[str]) -> None:
+    """Unknown keys and wrong kinds, everywhere."""
+    for key in document:
+        if key not in TOP_KEYS:
+            problems.append(f"{key}: unknown key.{_nearest(key, TOP_KEYS)}")
+    for section in (*DEFAULTS, "grid", "report"):
+        if section in document and not isinstance(document[section], Mapping):
+            problems.append(f"[{section}]: a table is needed, not {document[section]!r}.")
+    for section in DEFAULTS:
+        _check_keys(section, document.get(section, {}), problems)
+    for key in _mapping(document.get("report")):
+        if key not in REPORT_KEYS:
+            problems.append(f"[report] {key}: unknown key.{_nearest(key, REPORT_KEYS)}")
+    for key, values in _mapping(document.get("grid")).items():
+        section, _, rest = key.partition(".")
+        if section not in DEFAULTS or not rest:
+            problems.append(f"[grid] {key!r}: a key such as \"data.dataset\" is needed, of {', '.join(DEFAULTS)}.")
+        else:
+            _check_keys(section, {rest.partition(".")[0]: None}, problems, f'[grid] "{key}"')
+        if not isinstance(values, list) or not values:
+            problems.append(f"[grid] {key!r} = {values!r}: a list of at least one value is needed.")
+    arms = document.get("arms", [])
+    if not isinstance(arms, list) or not all(isinstance(arm, Mapping) for arm in arms):
+        problems.append("[[arms]]: a list of tables is needed.")
+        return
+    for number, arm in enumerate(arms, 1):
+        label = f"[[arms]] number {number}"
+        if not isinstance(arm.get("name"), str):
+            problems.append(f"{label}: a name is needed.")
+        for key in arm:
+            if key in DEFAULTS:
+                _check_keys(key, arm[key], problems, label)
+            elif key not in ("name", "against"):
+                problems.append(f"{label}: {key}: unknown key.{_nearest(key, ('name', 'against', *DEFAULTS))}")
+
+
+def _check_keys(section: str, table: Any, problems: list[str], label: str | None = None) -> None:
+    known = (*DEFAULTS[section], *(RECIPE_KEYS if section == "training" else ()))
+    if not isinstance(table, Mapping):
+        problems.append(f"{label or ''} {section}: a table is needed, not {table!r}.".strip())
+        return
+    for key in table:
+        if key not in known:
+            problems.append(f"{label or f'[{section}]'} {key}: unknown key.{_nearest(key, known)}")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+# ---------------------------------------------------------------------------------------------------------- the cells
+
+
+def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell], list[tuple[str, str | None]]]:
+    """Arms times grid: each cell has its whole settings."""
+    base: Settings = copy.deepcopy(DEFAULTS)
+    _merge(base, {section: document[section] for section in DEFAULTS if section in document})
+    rows = document.get("arms") or [{"name": None}]
+    grid = dict(document.get("grid", {}))
+    datasets = grid.pop("data.dataset", None)
+    cells: list[Cell] = []
+    arms: dict[str, str | None] = {}
+    pair = _mapping(document.get("report")).get("pair")
+    for row, choice in itertools.product(rows, _choices(grid)):
+        settings = copy.deepcopy(base)
+        _merge(settings, {section: row[section] for section in DEFAULTS if section in row})
+        for key, value in choice.items():
+            _put(settings, key, value)
+        name = _arm_name(row["name"], settings, choice)
+        against = row.get("against")
+        if pair in choice and choice[pair] != grid[pair][0]:
+            partner = copy.deepcopy(settings)
+            _put(partner, pair, grid[pair][0])
+            against = _arm_name(row["name"], partner, {**choice, pair: grid[pair][0]})
+        if name in arms:
+            problems.append(f"two arms have the name {name!r}.")
+        arms[name] = against
+        for dataset in datasets or [settings["data"]["dataset"]]:
+            own = copy.deepcopy(settings)
+            own["data"]["dataset"] = dataset
+            short = Path(str(dataset)).stem if dataset else "nothing"
+            cells.append(Cell(f"{_slug(short)}--{_slug(name)}", name, short, own))
+    problems += [
+        f"[[arms]] {name}: against = {against!r}: there is no such arm.{_nearest(against, arms)}"
+        for name, against in arms.items()
+        if against is not None and against not in arms
+    ]
+    if pair is not None and pair not in grid:
+        problems.append(f"[report] pair = {pair!r}: not a key of [grid].{_nearest(str(pair), grid) if grid else ''}")
+    names = [cell.name for cell in cells]
+    problems += [f"two cells have the name {name!r}." for name in dict.fromkeys(names) if names.count(name) > 1]
+    return cells, list(arms.items())
+
+
+def _choices(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _arm_name(given: str | None, settings: Settings, choice: Mapping[str, Any]) -> str:
+    """The row's own name, or what the model is; then what else varies."""
+    model = settings["model"]
+    parts = [given] if given else [_short(model["aggregator"])]
+    for key, value in choice.items():
+        if key == "model.aggregator" and not given:
+            continue
+        if key == "model.sparse_coding" and not isinstance(value, Mapping):
+            parts.append("+ SC" if value else "")
+        elif key == "model.refine" and isinstance(value, str):
+            parts.append({"sparse-coding": "+ SC"}.get(value, f"+ {value}"))
+        else:
+            parts.append(f"{key.partition('.')[2]}={_short(value)}")
+    if given is None and "model.sparse_coding" not in choice and "model.refine" not in choice:
+        refine = model["refine"] or ("SC" if model["sparse_coding"] else None)
+        parts.append(f"+ {refine}" if refine else "")
+    return " ".join(part for part in parts if part)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(_short(v) if k == "name" else f"{k}={_short(v)}" for k, v in value.items())
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value).lower()
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def _merge(into: Settings, new: Mapping[str, Any]) -> None:
+    for section, table in new.items():
+        for key, value in table.items():
+            into[section][key] = copy.deepcopy(value)
+
+
+def _get(table: Mapping[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        if not isinstance(table, Mapping) or part not in table:
+            return None
+        table = table[part]
+    return table
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        if not isinstance(table.get(part), dict):
+            table[part] = {}
+        table = table[part]
+    table[last] = copy.deepcopy(value)
+
+
+# ---------------------------------------------------------------------------------------------------------- the values
+
+
+def _check_cells(cells: Sequence[Cell], folder: Path, data: Path | None, problems: list[str]) -> None:
+    from scmil import datasets
+
+    ready = {status.name: status for status in datasets.status(data)}
+    for cell in cells:
+        settings = cell.settings
+        _check_protocol(settings["protocol"], folder, problems)
+        _check_recipe(settings["training"], problems)
+        _check_model(settings["model"], problems)
+        name = settings["data"]["dataset"]
+        if not isinstance(name, str):
+            problems.append(f"[data] dataset = {name!r}: the name of a data set, or the path of a table, is needed.")
+        elif Path(name).suffix in (".csv", ".npz", ".svm", ".mat"):
+            path = Path(name) if Path(name).is_absolute() else folder / name
+            settings["data"]["dataset"] = str(path)
+            if not path.is_file():
+                problems.append(f"[data] dataset: {path} is not there.")
+        elif name not in ready:
+            problems.append(f"[data] dataset = {name!r}: unknown data set.{_nearest(name, ready)}")
+        elif not ready[name].ready:
+            problems.append(f"[data] dataset = {name!r} is not here. {ready[name].remedy}")
+        if not isinstance(settings["data"]["standardise"], bool):
+            problems.append(f"[data] standardise = {settings['data']['standardise']!r}: true or false.")
+
+
+def _check_protocol(protocol: Settings, folder: Path, problems: list[str]) -> None:
+    if protocol["kind"] not in KINDS:
+        problems.append(f"[protocol] kind = {protocol['kind']!r}: one of {', '.join(KINDS)}.")
+    for key, least in (("folds", 2), ("repeats", 1), ("seed", 0)):
+        value = protocol[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            problems.append(f"[protocol] {key} = {value!r}: a whole number from {least} on.")
+    for key in ("valid", "test"):
+        value = protocol[key]
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1:
+            problems.append(f"[protocol] {key} = {value!r}: a share between 0 and 1.")
+    selection = protocol["selection"]
+    protocol["selection"] = selection = [selection] if isinstance(selection, str) else selection
+    if not isinstance(selection, list) or not selection or len(set(map(str, selection))) < len(selection):
+        problems.append(f"[protocol] selection = {selection!r}: a list of some of {', '.join(PROTOCOLS)}.")
+    else:
+        problems += [
+            f"[protocol] selection: unknown protocol {name!r}.{_nearest(str(name), PROTOCOLS)}"
+            for name in selection
+            if name not in PROTOCOLS
+        ]
+    if protocol["splits"] is not None:
+        path = folder / str(protocol["splits"])
+        if path.is_file():
+            protocol["splits"] = str(path)
+        else:
+            problems.append(f"[protocol] splits: {path} is not there.")
+
+
+def _check_recipe(training: Settings, problems: list[str]) -> None:
+    from scmil.recipes import recipe
+
+    options = {key: value for key, value in training.items() if key != "recipe"}
+    try:
+        recipe(str(training["recipe"]), **options)
+    except (ScmilError, TypeError) as error:
+        problems.append(f"[training] {error}")
+
+
+def _check_model(model: Settings, problems: list[str]) -> None:
+    import torch
+
+    try:
+        with torch.device("meta"):  # shapes without memory
+            build(model, dim=64, classes=2, seed=None)
+    except (ScmilError, TypeError, ValueError, RuntimeError) as error:
+        problems.append(f"[model] {error}")
+
+
+def build(model: Settings, dim: int, classes: int, seed: int | None) -> Any:
+    """The model that the `[model]` table describes."""
+    from scmil.model import build_model
+
+    return build_model(
+        dim,
+        classes,
+        model["aggregator"],
+        model["sparse_coding"] or None,
+        refine=model["refine"],
+        embed=model["embed"],
+        seed=seed,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- published numbers
+
+
+def _published(path: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """A table as papers print it: a row a method, with and without sparse coding, two columns a data set."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        found = []
+        for row in rows:
+            arm = row["method"] + (" + SC" if row["sparse_coding"] == "true" else "")
+            for column in row:
+                if column not in ("method", "sparse_coding") and not column.endswith("_sd") and row[column]:
+                    sd = row.get(f"{column}_sd")
+                    found.append(
+                        {"arm": arm, "dataset": column, "accuracy": float(row[column]), "sd": float(sd) if sd else None}
+                    )
+        return found
+    except OSError as error:
+        problems.append(f"[report] published: {path} cannot be read ({error.strerror}).")
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        problems.append(f"[report] published: {path}: {type(error).__name__} {error}; columns: method, sparse_coding, …")
+    return []
