@@ -52,7 +52,7 @@ def run(dataset: str, variant: str, source: str, epochs: int) -> dict[str, Any]:
     row: dict[str, Any] = {"dataset": dataset, "input": source, "variant": variant}
     for when in ("before", "after"):
         if when == "after":
-            losses = fit(model, bags, Recipe(epochs=epochs))
+            losses = fit(model, bags, recipe=Recipe(epochs=epochs)).train_loss
             row |= {"first loss": losses[0], "last loss": losses[-1]}
         if layer is not None:
             with torch.no_grad():

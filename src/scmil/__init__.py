@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Where each public name lives. `tests/test_public_api.py` holds that this list, the imports below and the docs agree.
 _HOME = {
@@ -33,13 +33,21 @@ _HOME = {
     "count_parameters": "cost",
     "count_multiply_adds": "cost",
     "Bag": "bags",
+    "BagSet": "bags",
     "load_dataset": "datasets",
-    "Recipe": "training",
+    "read_bags": "datasets.table",
+    "Recipe": "recipes",
+    "recipe": "recipes",
     "fit": "training",
+    "fit_folds": "folds",
     "predict": "training",
+    "SCMILClassifier": "estimator",
     "ScmilError": "errors",
 }
-_ROOMS = ("aggregators", "bags", "cost", "datasets", "errors", "model", "sparse_coding", "splits", "training")
+_ROOMS = (
+    "aggregators", "bags", "cost", "datasets", "errors", "experiment", "metrics", "model", "plan", "recipes", "report",
+    "significance", "sparse_coding", "splits", "training",
+)  # fmt: skip
 
 __all__ = [*_HOME, *_ROOMS, "__version__"]  # noqa: PLE0604  (all of them are strings)
 
@@ -60,19 +68,24 @@ if TYPE_CHECKING:
     from scmil.aggregators import Embedding as Embedding
     from scmil.aggregators import Prediction as Prediction
     from scmil.bags import Bag as Bag
+    from scmil.bags import BagSet as BagSet
     from scmil.cost import count_multiply_adds as count_multiply_adds
     from scmil.cost import count_parameters as count_parameters
     from scmil.datasets import load_dataset as load_dataset
+    from scmil.datasets.table import read_bags as read_bags
     from scmil.errors import ScmilError as ScmilError
+    from scmil.estimator import SCMILClassifier as SCMILClassifier
+    from scmil.folds import fit_folds as fit_folds
     from scmil.model import MILModel as MILModel
     from scmil.model import build_model as build_model
     from scmil.model_files import load_model as load_model
     from scmil.model_files import save_model as save_model
     from scmil.plug import plug_into as plug_into
+    from scmil.recipes import Recipe as Recipe
+    from scmil.recipes import recipe as recipe
     from scmil.released import ReleasedSparseCoding as ReleasedSparseCoding
     from scmil.sparse_coding import SparseCoding as SparseCoding
     from scmil.sparse_coding import soft_threshold as soft_threshold
     from scmil.sparse_coding import unrolled_ista as unrolled_ista
-    from scmil.training import Recipe as Recipe
     from scmil.training import fit as fit
     from scmil.training import predict as predict

@@ -67,7 +67,9 @@ def run(
     write_atomically(out / "experiment.json", (json.dumps(describe(plan), indent=2) + "\n").encode())
     wanted = [cell for cell in plan.cells if only is None or fnmatch.fnmatch(cell.name, only)]
     if not wanted:
-        raise ConfigError(f"--only {only}: no cell has such a name. Cells: {', '.join(c.name for c in plan.cells[:8])} …")
+        raise ConfigError(
+            f"--only {only}: no cell has such a name. Cells: {', '.join(c.name for c in plan.cells[:8])} …"
+        )
     waiting = [cell for cell in wanted if not (cell_folder(out, cell) / RESULT).exists()]
     before, failed = len(wanted) - len(waiting), {}
     gather(plan, out)

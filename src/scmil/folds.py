@@ -71,7 +71,9 @@ def fit_folds(
     recipe = recipe or Recipe()
     check_labels(bags)
     if len(models) != len(splits) or not models:
-        raise SplitError(f"{len(models)} models for {len(splits)} splits: one model a split is needed, and at least one.")
+        raise SplitError(
+            f"{len(models)} models for {len(splits)} splits: one model a split is needed, and at least one."
+        )
     task = _Task(tuple(bags), recipe, seed, standardise, look)
     if jobs <= 1 or len(models) == 1:
         with memory_is_kept():
@@ -133,7 +135,9 @@ class _Inputs:
         self.bags, self.folds = bags, len(splits)
         self.mean = self.deviation = None
         if standardise:
-            self.mean, self.deviation = (torch.stack(part)[:, None] for part in zip(*_moments(bags, splits), strict=True))
+            self.mean, self.deviation = (
+                torch.stack(part)[:, None] for part in zip(*_moments(bags, splits), strict=True)
+            )
 
     def features(self, position: int, folds: NDArray[np.intp] | None = None) -> Tensor:
         """(folds, n, p)"""
@@ -261,7 +265,9 @@ class _Block:
             part = self.storage[:, start : start + math.prod(shape)]
             start += math.prod(shape)
             matrix = len(shape) == 2
-            views[name] = part.unflatten(1, shape[::-1]).mT if matrix else part.unflatten(1, shape) if shape else part[:, 0]
+            views[name] = (
+                part.unflatten(1, shape[::-1]).mT if matrix else part.unflatten(1, shape) if shape else part[:, 0]
+            )
         return views
 
     def gradient(self, grads: dict[str, Tensor | None]) -> Tensor | None:

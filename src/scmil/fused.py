@@ -76,7 +76,7 @@ def _forward(form: Form, keep: bool, x: Tensor, D: Tensor, log_mu: Tensor, *netw
     *batch, n, p = x.shape
     m = D.shape[-1]
     step = torch.exp(-log_mu)[..., None, None]
-    W = D * step
+    W = torch.mul(D, step, out=D.new_empty(D.shape))  # row by row, also where a stack of D lies column by column
     W_t = _transition(D, W) if gram_is_cheaper(n, p, m, form.layers, keep) else D.new_empty((*batch, 0, 0))
     alpha, kept, room = x.new_empty(*batch, n, m), [], _room(x, m, wide=1, narrow=3)
     for rows in _blocks(n, m):
@@ -97,7 +97,8 @@ def _forward_rows(
     peak, where, t = _threshold(hidden[-1], drive, step, form, other)
     gram, later = bool(W_t.numel()), form.layers - 1
     codes = drive.new_empty(*drive.shape[:-2], later if keep else min(later, 1), *drive.shape[-2:])
-    residuals = x.new_empty(*x.shape[:-2], 0 if gram else codes.shape[-3], *x.shape[-2:])
+    residuals = x.new_empty(*x.shape[:-2], 0 if gram else codes.shape[-3] + 1, *x.shape[-2:])
+    residuals[..., :1, :, :] = x.unsqueeze(-3)  # that of the first layer, whose codes before it are zero
     v, lowest = drive, -t
     for layer in range(later):
         layer = layer if keep else 0
@@ -107,7 +108,7 @@ def _forward_rows(
             v = _add_product(drive, a, W_t, out=v_room)
         else:
             # Not into `residuals` directly: a product that writes into a stack with gaps is done model by model.
-            r = torch.sub(x, a @ D.mT, out=residuals[..., layer, :, :])
+            r = torch.sub(x, a @ D.mT, out=residuals[..., layer + 1, :, :])
             v = _add_product(a, r, W, out=v_room)
     torch.sub(v, torch.clamp(v, lowest, t, out=alpha), out=alpha)
     return [peak, where, codes, residuals, *hidden] if keep else []
@@ -119,7 +120,7 @@ def _backward(form: Form, inputs: int, wanted: bool, g: Tensor, *saved: Tensor) 
     alpha, W, W_t, *kept = saved[inputs:]
     step = torch.exp(-log_mu)[..., None, None]
     g_x = torch.empty_like(x) if wanted else x.new_empty(*x.shape[:-2], 0, x.shape[-1])
-    g_D, g_W, g_W_t, g_log_mu = (torch.zeros_like(part) for part in (D, W, W_t, log_mu))
+    g_W, g_W_t, g_log_mu = (torch.zeros_like(part) for part in (D, W_t, log_mu))
     g_network = [torch.zeros_like(part) for part in network]
     per_block, room = 4 + len(network) // 2, _room(x, D.shape[-1], wide=2, narrow=4)
     for index, rows in enumerate(_blocks(*alpha.shape[-2:])):
@@ -138,44 +139,50 @@ def _backward(form: Form, inputs: int, wanted: bool, g: Tensor, *saved: Tensor) 
             W_t,
             part,
             room,
-            g_D,
             g_W,
             g_W_t,
             g_log_mu,
             g_network,
         )
-    if W_t.numel():
-        _add_product(g_D, W, g_W_t.mT, alpha=-1, out=g_D)
-        _add_product(g_W, D, g_W_t, alpha=-1, out=g_W)
+    if not W_t.numel():
+        return g_x, g_W.mul_(step), g_log_mu, *g_network
+    _add_product(g_W, D, g_W_t, alpha=-1, out=g_W)
     g_log_mu -= (g_W * W).sum((-2, -1))
-    return g_x, g_D.addcmul_(g_W, step), g_log_mu, *g_network
+    g_D = _add_product(g_W * step, W, g_W_t.mT, alpha=-1)
+    return g_x, g_D, g_log_mu, *g_network
 
 
 def _backward_rows(
     form: Form, g: Tensor, x: Tensor, alpha: Tensor, g_x: Tensor, D: Tensor, step: Tensor, network: Sequence[Tensor],
     W: Tensor, W_t: Tensor, kept: Sequence[Tensor], room: Sequence[Tensor],
-    g_D: Tensor, g_W: Tensor, g_W_t: Tensor, g_log_mu: Tensor, g_network: Sequence[Tensor],
+    g_W: Tensor, g_W_t: Tensor, g_log_mu: Tensor, g_network: Sequence[Tensor],
 ) -> None:  # fmt: skip
-    """Write the gradient of these rows into `g_x`, if it has any, and add their part to all others."""
+    """Write the gradient of these rows into `g_x`, if it has any, and add their part to all others.
+
+    Factored, with `g_r = g_v D^T` for the residual r of each layer and without the step, `W = D step` gives all of D's
+    gradient at once: `step (r^T g_v - g_r^T a)`. So the layers are one product, that of the step needs no D, and `g_W` is the
+    bracket.
+    """
     peak, where, codes, residuals, *hidden = kept
     x_room, wide, g_room, g_v, sign, g_drive = _first_rows(room, x.shape[-2])
     gram, lam = bool(W_t.numel()), hidden[-1]
     if form.normalise:
         x, scale = _normalised(x, x_room)
+    g_vs, g_rs = g.new_empty(*residuals.shape[:-1], g.shape[-1]), torch.empty_like(residuals)
     a, g_t = alpha, torch.zeros_like(lam)
     g_drive.zero_()
     for layer in reversed(range(codes.shape[-3])):
+        g_v = g_v if gram else g_vs[..., layer + 1, :, :]
         _through_shrinkage(g, a, g_t, g_v, sign)
-        g_drive += g_v
         a = codes[..., layer, :, :]
         if gram:
+            g_drive += g_v
             _add_product(g_W_t, a.mT, g_v, out=g_W_t)
             g = torch.matmul(g_v, W_t.mT, out=g_room)
         else:
-            g_r = torch.matmul(g_v, W.mT, out=wide)
-            _add_product(g_W, residuals[..., layer, :, :].mT, g_v, out=g_W)
-            _add_product(g_D, g_r.mT, a, alpha=-1, out=g_D)
-            g = _add_product(g_v, g_r, D, alpha=-1, out=g_room)
+            g_rs[..., layer + 1, :, :] = g_r = torch.matmul(g_v, D.mT, out=wide)
+            g = _add_product(g_v, g_r, W, alpha=-1, out=g_room)
+    g_v = g_v if gram else g_vs[..., 0, :, :]
     _through_shrinkage(g, a, g_t, g_v, sign)
     if form.relative is None:
         g_lam = g_t * step
@@ -185,18 +192,32 @@ def _backward_rows(
         low, high = form.relative
         g_lam = g_t * peak * ((high - low) / (1 + lam).square())
         g_v.scatter_add_(-1, where, g_t * _fraction(lam, form.relative) * a.gather(-1, where).sign())
-    g_drive += g_v
-    _add_product(g_W, x.mT, g_drive if gram else g_v, out=g_W)
     g_hidden = _lambda_network_backward(g_lam, x, hidden, network, g_network)
+    if gram:
+        g_drive += g_v
+        _add_product(g_W, x.mT, g_drive, out=g_W)
+    else:
+        g_rs[..., 0, :, :] = torch.matmul(g_v, D.mT, out=wide)
+        g_log_mu -= (residuals * g_rs).sum((-3, -2, -1)) * step[..., 0, 0]
+        _add_product(g_W.mT, _rows_of_all(g_vs).mT, _rows_of_all(residuals), out=g_W.mT)
+        _add_product(g_W.mT, _rows_of_all(codes).mT, _rows_of_all(g_rs[..., 1:, :, :]), alpha=-1, out=g_W.mT)
     if not g_x.numel():
         return
     if form.normalise:  # the scale goes into the narrow factors, so that the wide gradient is passed over less often
-        g_drive, g_hidden = g_drive.mul_(scale), g_hidden.mul_(scale)
-    torch.matmul(g_drive, W.mT, out=g_x)
+        step, g_drive, g_hidden = step * scale, g_drive.mul_(scale), g_hidden.mul_(scale)
+    if gram:
+        torch.matmul(g_drive, W.mT, out=g_x)
+    else:
+        torch.mul(g_rs.sum(-3), step, out=g_x)
     _add_product(g_x, g_hidden, network[0], out=g_x)
     if form.normalise:
         along = torch.mul(g_x, x, out=wide).mean(-1, keepdim=True)
         g_x.sub_(g_x.mean(-1, keepdim=True)).addcmul_(x, along, value=-1)
+
+
+def _rows_of_all(layers: Tensor) -> Tensor:
+    """(..., layers, n, width) as (..., layers n, width)"""
+    return layers.flatten(-3, -2)
 
 
 def _through_shrinkage(g: Tensor, a: Tensor, g_t: Tensor, g_v: Tensor, sign: Tensor) -> None:

@@ -126,10 +126,10 @@ def build_model(
 
     `aggregator` is a name, or a mapping with its options: `{"name": "abmil", "hidden": 64}`. `sparse_coding` is true, or a
     mapping with the layer's options. `refine` puts something else in its place, with the same options: `"linear"` is the
-    capacity control, `"normalise"` keeps only the layer's normalisation, `"released"` is the authors' code. `embed` gives the widths of the embedding network, where the
-    aggregator's own is not wanted, or the fields of an `Embedding`: `{"widths": [512], "bias": False}`. In front of a
-    cosine dictionary, the aggregator's own embedding takes the largest square below its width (512 -> 484), as the paper's
-    Table III does.
+    capacity control, `"normalise"` keeps only the layer's normalisation, `"released"` is the authors' code. `embed` gives
+    the widths of the embedding network, where the aggregator's own is not wanted, or the fields of an `Embedding`:
+    `{"widths": [512], "bias": False}`. In front of a cosine dictionary, the aggregator's own embedding takes the largest
+    square below its width (512 -> 484), as the paper's Table III does.
 
     >>> model = build_model(1024, 2, "abmil-gated", sparse_coding={"atoms": 256, "layers": 5}, seed=0)
     >>> model.refine
@@ -173,7 +173,9 @@ def build_model(
 def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.Module:
     if refine is None:
         return nn.Identity()
-    taken = {"linear": ("atoms", "normalise"), "normalise": ()}.get(refine, tuple(options))  # a control takes fewer options
+    taken = {"linear": ("atoms", "normalise"), "normalise": ()}.get(
+        refine, tuple(options)
+    )  # a control takes fewer options
     options = {key: value for key, value in options.items() if key in taken}
     try:
         return REFINEMENTS[refine](dim, **options)

@@ -43,7 +43,9 @@ def save_model(model: MILModel, folder: str | os.PathLike[str]) -> Path:
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     text = json.dumps(page, indent=2, default=_plain) + "\n"
-    write_atomically(folder / "model.safetensors", weights)  # the page that names its hash comes last: a torn pair is noticed
+    write_atomically(
+        folder / "model.safetensors", weights
+    )  # the page that names its hash comes last: a torn pair is noticed
     write_atomically(folder / "model.json", text.encode())
     return folder
 

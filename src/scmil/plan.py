@@ -117,12 +117,14 @@ def make_plan(
     """
     problems = [] if problems is None else problems
     _check_shape(document, problems)
-    if problems:
+    if any("unknown key" not in problem for problem in problems):  # otherwise the rest can be looked at as well
         raise _config_error(where, problems)
     cells, arms = _expand(document, problems)
     _check_cells(cells, folder, data, problems)
     report = document.get("report", {})
-    published = _published(folder / str(report["published"]), problems) if "published" in report else []
+    published = report.get("published", [])
+    if isinstance(published, str):
+        published = _published(folder / published, problems)
     if problems:
         raise _config_error(where, problems)
     known = dict(arms)
@@ -178,7 +180,7 @@ def _check_shape(document: Mapping[str, Any], problems: list[str]) -> None:
     for key, values in _mapping(document.get("grid")).items():
         section, _, rest = key.partition(".")
         if section not in DEFAULTS or not rest:
-            problems.append(f"[grid] {key!r}: a key such as \"data.dataset\" is needed, of {', '.join(DEFAULTS)}.")
+            problems.append(f'[grid] {key!r}: a key such as "data.dataset" is needed, of {", ".join(DEFAULTS)}.')
         else:
             _check_keys(section, {rest.partition(".")[0]: None}, problems, f'[grid] "{key}"')
         if not isinstance(values, list) or not values:
@@ -199,13 +201,17 @@ def _check_shape(document: Mapping[str, Any], problems: list[str]) -> None:
 
 
 def _check_keys(section: str, table: Any, problems: list[str], label: str | None = None) -> None:
-    known = (*DEFAULTS[section], *(RECIPE_KEYS if section == "training" else ()))
+    known = _known(section)
     if not isinstance(table, Mapping):
         problems.append(f"{label or ''} {section}: a table is needed, not {table!r}.".strip())
         return
     for key in table:
         if key not in known:
             problems.append(f"{label or f'[{section}]'} {key}: unknown key.{_nearest(key, known)}")
+
+
+def _known(section: str) -> tuple[str, ...]:
+    return (*DEFAULTS[section], *(RECIPE_KEYS if section == "training" else ()))
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -224,12 +230,16 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
     """Arms times grid: each cell has its whole settings."""
     base: Settings = copy.deepcopy(DEFAULTS)
     _merge(base, {section: document[section] for section in DEFAULTS if section in document})
-    rows = document.get("arms") or [{"name": None}]
-    grid = dict(document.get("grid", {}))
+    rows: list[Any] = document.get("arms") or [{"name": None}]
+    grid = {
+        key: values
+        for key, values in document.get("grid", {}).items()
+        if key.split(".")[1] in _known(key.split(".")[0])
+    }
     datasets = grid.pop("data.dataset", None)
     cells: list[Cell] = []
     arms: dict[str, str | None] = {}
-    pair = _mapping(document.get("report")).get("pair")
+    pair: str | None = _mapping(document.get("report")).get("pair")
     for row, choice in itertools.product(rows, _choices(grid)):
         settings = copy.deepcopy(base)
         _merge(settings, {section: row[section] for section in DEFAULTS if section in row})
@@ -237,18 +247,21 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
             _put(settings, key, value)
         name = _arm_name(row["name"], settings, choice)
         against = row.get("against")
-        if pair in choice and choice[pair] != grid[pair][0]:
+        if pair is not None and pair in choice and choice[pair] != grid[pair][0]:
             partner = copy.deepcopy(settings)
             _put(partner, pair, grid[pair][0])
             against = _arm_name(row["name"], partner, {**choice, pair: grid[pair][0]})
         if name in arms:
             problems.append(f"two arms have the name {name!r}.")
         arms[name] = against
+        slug = _slug(name)  # mi-Net and MI-Net share one, and so do files on many systems
+        taken = sum(_slug(other) == slug for other in arms) - 1
+        slug = f"{slug}-{taken + 1}" if taken else slug
         for dataset in datasets or [settings["data"]["dataset"]]:
             own = copy.deepcopy(settings)
             own["data"]["dataset"] = dataset
             short = Path(str(dataset)).stem if dataset else "nothing"
-            cells.append(Cell(f"{_slug(short)}--{_slug(name)}", name, short, own))
+            cells.append(Cell(f"{_slug(short)}--{slug}", name, short, own))
     problems += [
         f"[[arms]] {name}: against = {against!r}: there is no such arm.{_nearest(against, arms)}"
         for name, against in arms.items()
@@ -297,8 +310,7 @@ def _slug(text: str) -> str:
 
 def _merge(into: Settings, new: Mapping[str, Any]) -> None:
     for section, table in new.items():
-        for key, value in table.items():
-            into[section][key] = copy.deepcopy(value)
+        into[section] |= {key: copy.deepcopy(value) for key, value in table.items() if key in _known(section)}
 
 
 def _get(table: Mapping[str, Any], key: str) -> Any:
@@ -431,5 +443,7 @@ def _published(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     except OSError as error:
         problems.append(f"[report] published: {path} cannot be read ({error.strerror}).")
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        problems.append(f"[report] published: {path}: {type(error).__name__} {error}; columns: method, sparse_coding, …")
+        problems.append(
+            f"[report] published: {path}: {type(error).__name__} {error}; columns: method, sparse_coding, …"
+        )
     return []

@@ -256,7 +256,9 @@ class _Checkpoint:
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
             if isinstance(error, ModelFileError):
                 raise
-            raise ModelFileError(f"{self.path}: not a checkpoint of scmil ({error}). Delete it to start anew.") from None
+            raise ModelFileError(
+                f"{self.path}: not a checkpoint of scmil ({error}). Delete it to start anew."
+            ) from None
 
 
 def _load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scmil.errors import ConfigError
+from scmil.plan import make_plan, read_plan
+
+ROOT = Path(__file__).parents[2]
+MUSK1: dict[str, Any] = {"data": {"dataset": "musk1"}}
+
+
+def problems_of(document: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        make_plan({**MUSK1, **document}, "mine")
+    return [line.strip() for line in str(refused.value).splitlines()[1:]]
+
+
+def test_arms_times_grid_are_the_cells() -> None:
+    plan = make_plan(
+        {
+            "grid": {"data.dataset": ["musk1", "elephant"]},
+            "arms": [{"name": "plain"}, {"name": "SC", "against": "plain", "model": {"sparse_coding": True}}],
+        },
+        "mine",
+    )
+    assert [cell.name for cell in plan.cells] == ["musk1--plain", "elephant--plain", "musk1--sc", "elephant--sc"]
+    assert plan.datasets == ["musk1", "elephant"]
+    assert plan.arms == (("plain", None), ("SC", "plain"))
+    assert plan.cells[2].settings["model"]["sparse_coding"] is True
+    assert plan.cells[0].settings["model"]["sparse_coding"] is False
+
+
+def test_a_grid_without_arms_names_them_and_pair_says_what_is_compared() -> None:
+    plan = make_plan(
+        {
+            **MUSK1,
+            "grid": {"model.aggregator": ["abmil", "mean"], "model.sparse_coding": [False, {"atoms": 16}]},
+            "report": {"pair": "model.sparse_coding"},
+        },
+        "mine",
+    )
+    assert plan.arms == (
+        ("abmil", None),
+        ("abmil sparse_coding=atoms=16", "abmil"),
+        ("mean", None),
+        ("mean sparse_coding=atoms=16", "mean"),
+    )
+
+
+def test_arms_that_differ_in_capitals_only_get_folders_of_their_own() -> None:
+    plan = make_plan({**MUSK1, "arms": [{"name": "mi-Net"}, {"name": "MI-Net"}]}, "mine")
+    assert [cell.name for cell in plan.cells] == ["musk1--mi-net", "musk1--mi-net-2"]
+
+
+def test_all_mistakes_are_listed_at_once() -> None:
+    said = problems_of(
+        {
+            "titel": "x",
+            "model": {"agregator": "abmil"},
+            "protocol": {"fold": 3},
+            "report": {"publishd": "x"},
+            "grid": {"dataset": ["musk1"], "data.dataset": "musk1"},
+            "arms": [{"against": "x", "modell": {}}],
+        }
+    )
+    assert said == [
+        "titel: unknown key. Did you mean 'title'?",
+        "[protocol] fold: unknown key. Did you mean 'folds'?",
+        "[model] agregator: unknown key. Did you mean 'aggregator'?",
+        "[report] publishd: unknown key. Did you mean 'published'?",
+        "[grid] 'dataset': a key such as \"data.dataset\" is needed, of data, protocol, model, training.",
+        "[grid] 'data.dataset' = 'musk1': a list of at least one value is needed.",
+        "[[arms]] number 1: a name is needed.",
+        "[[arms]] number 1: modell: unknown key. Did you mean 'model'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"data": {"dataset": "musk3"}}, "[data] dataset = 'musk3': unknown data set. Did you mean"),
+        ({"data": {}}, "[data] dataset = None: the name of a data set, or the path of a table, is needed."),
+        ({"data": {"dataset": "none.csv"}}, "none.csv is not there."),
+        ({"data": {"dataset": "musk1", "standardise": 1}}, "[data] standardise = 1: true or false."),
+        ({"model": {"aggregator": "abml"}}, "[model] unknown aggregator 'abml'. Did you mean 'abmil'?"),
+        ({"model": {"aggregator": {"name": "abmil", "hiden": 3}}}, "[model] aggregator 'abmil':"),
+        ({"model": {"sparse_coding": {"atms": 3}}}, "[model] sparse_coding:"),
+        ({"model": {"refine": "quadratic"}}, "[model] refine = 'quadratic'. Known:"),
+        ({"training": {"recipe": "papr"}}, "[training] unknown recipe 'papr'. Did you mean 'paper'?"),
+        ({"training": {"epochs": "200"}}, "[training] epochs = '200': a whole number from 1 on."),
+        ({"protocol": {"folds": 1}}, "[protocol] folds = 1: a whole number from 2 on."),
+        ({"protocol": {"valid": 1.5}}, "[protocol] valid = 1.5: a share between 0 and 1."),
+        ({"protocol": {"kind": "loo"}}, "[protocol] kind = 'loo': one of kfold, holdout."),
+        ({"protocol": {"selection": ["best"]}}, "[protocol] selection: unknown protocol 'best'."),
+        ({"protocol": {"selection": []}}, "[protocol] selection = []: a list of some of last, nested, test-tuned."),
+        ({"protocol": {"splits": "no.csv"}}, "[protocol] splits: no.csv is not there."),
+        ({"arms": [{"name": "a", "against": "b"}]}, "[[arms]] a: against = 'b': there is no such arm."),
+        ({"arms": [{"name": "a"}, {"name": "a"}]}, "two arms have the name 'a'."),
+        ({"report": {"pair": "model.x"}}, "[report] pair = 'model.x': not a key of [grid]."),
+        ({"report": {"published": "no.csv"}}, "[report] published: no.csv cannot be read (No such file or directory)."),
+        ({"model": 3}, "[model]: a table is needed, not 3."),
+    ],
+)
+def test_each_mistake_reads_well(document: dict[str, Any], message: str) -> None:
+    assert any(message in problem for problem in problems_of(document)), problems_of(document)
+
+
+def test_overrides_replace_what_varies(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('[grid]\n"data.dataset" = ["musk1", "elephant"]\n[[arms]]\nname = "a"\nprotocol.folds = 5\n')
+    plan = read_plan(file, ["data.dataset=musk1", "training.epochs=2", "protocol.folds=3"])
+    assert [cell.name for cell in plan.cells] == ["musk1--a"]
+    assert plan.cells[0].settings["training"] == {"recipe": "paper", "epochs": 2}
+    assert plan.cells[0].settings["protocol"]["folds"] == 3
+    with pytest.raises(ConfigError, match="--set epochs: expected key=value"):
+        read_plan(file, ["epochs"])
+
+
+def test_a_file_that_is_not_there_or_not_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        read_plan(tmp_path / "mine.toml")
+    (tmp_path / "mine.toml").write_text("a = = 1")
+    with pytest.raises(ConfigError, match="not readable as TOML"):
+        read_plan(tmp_path / "mine.toml")
+
+
+def test_the_digest_changes_with_any_setting() -> None:
+    def digest(**training: Any) -> str:
+        return make_plan({**MUSK1, "training": training}, "mine").cells[0].digest
+
+    assert digest() == digest()
+    assert digest(epochs=3) != digest()
+
+
+def test_table_2_is_the_papers() -> None:
+    changes = ["data.dataset=musk1"]  # fox and tiger may not be here
+    plan = read_plan(ROOT / "experiments" / "table2_classic.toml", changes)
+    assert len(plan.arms) == 15
+    assert len({row["arm"] for row in plan.published}) == 13
+    protocol = plan.cells[0].settings["protocol"]
+    assert (protocol["folds"], protocol["repeats"]) == (10, 5)
