@@ -71,25 +71,42 @@ def test_version() -> None:
     assert scmil("--version").stdout.strip() == __version__
 
 
-def test_demo_compares_three_arms() -> None:
-    said = scmil("demo", "--folds", "2", "--epochs", "1").stdout
-    assert "ABMIL-Gated with sparse coding" in said
+def test_ls_shows_data_sets_with_the_way_to_get_them_and_recipes() -> None:
+    rows = {row["name"]: row for row in json.loads(scmil("ls", "datasets", "--json").stdout)}
+    assert rows["musk1"]["ready"]
+    assert "SCMIL_DATA" in rows["fox"]["where"] or rows["fox"]["ready"]
+    assert "lookahead" in scmil("ls", "recipes").stdout.lower()
+
+
+def test_demo_compares_three_arms(tmp_path: Path) -> None:
+    said = scmil("demo", "--folds", "2", "--repeats", "2", "--epochs", "1", "--out", str(tmp_path / "out")).stdout
+    assert "ABMIL-Gated + linear" in said
     assert "0.969" in said  # the paper's number, beside ours
-    assert "Sparse coding changed accuracy by" in said
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
-def test_demo_for_programs() -> None:
-    said = scmil("demo", "--folds", "2", "--epochs", "1", "--json").stdout
-    arms = json.loads(said[said.index("{") :])["arms"]
-    assert [arm["arm"] for arm in arms] == ["without", "with", "control"]
-    assert all(0 <= arm["accuracy"] <= 1 and len(arm["folds"]) == 2 for arm in arms)
+def test_demo_for_programs(tmp_path: Path) -> None:
+    words = ("demo", "--folds", "2", "--repeats", "1", "--epochs", "1", "--json", "--out", str(tmp_path / "out"))
+    page = json.loads(scmil(*words).stdout)
+    assert [row["arm"] for row in page["results"]] == ["ABMIL-Gated + SC", "ABMIL-Gated + linear", "ABMIL-Gated"]
+    assert all(0 <= row["accuracy"] <= 1 for row in page["results"])
+
+
+def test_doctor_tells_what_is_there() -> None:
+    checks = {check["name"]: check for check in json.loads(scmil("doctor", "--json").stdout)}
+    assert any("torch" in name for name in checks)
+    assert all(check["ok"] or check["remedy"] for check in checks.values())
+    assert "torch" in scmil("doctor").stdout
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("demo", "--dataset", "musk"), "unknown dataset 'musk'. Did you mean"),
-        (("demo", "--folds", "60"), "at most 45, the number of bags of the rarest class"),
+        (("demo", "--dataset", "musk"), "[data] dataset = 'musk': unknown data set. Did you mean"),
+        (("run", "nowhere.toml"), "nowhere.toml: there is no such file."),
+        (("report", "nowhere"), "a report needs the folder that `scmil run` wrote"),
+        (("ls", "aggregator"), "scmil ls aggregator: unknown. Known: aggregators, datasets, recipes."),
+        (("get", "musk9"), "unknown"),
     ],
 )
 def test_a_refusal_is_a_sentence_and_not_a_traceback(words: tuple[str, ...], message: str) -> None:

@@ -1,0 +1,124 @@
+"""An experiment from the command line: stopped, killed, repeated."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCMIL = Path(sys.executable).with_name("scmil")
+EXPERIMENT = """
+title = "three arms"
+[data]
+dataset = "bags.npz"
+[protocol]
+folds = 4
+repeats = 2
+selection = ["last", "nested", "test-tuned"]
+[model]
+aggregator = "abmil"
+embed = [8]
+[training]
+epochs = 30
+[[arms]]
+name = "plain"
+[[arms]]
+name = "linear"
+against = "plain"
+model.refine = "linear"
+[[arms]]
+name = "SC"
+against = "plain"
+model.sparse_coding = { atoms = 16 }
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    bag = np.repeat(np.arange(24), 4)
+    np.savez(tmp_path / "bags.npz", X=generator.normal(size=(96, 6)) + (bag % 2)[:, None], bag=bag, y=np.arange(24) % 2)
+    path = tmp_path / "three.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+def run(experiment: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(SCMIL), "run", str(experiment), "--out", str(out), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+def results(out: Path) -> list[dict[str, str]]:
+    with (out / "results.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(experiment: Path, tmp_path: Path, jobs: str) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    said = run(experiment, whole, "--jobs", jobs)
+    assert "linear" in said.stdout
+    assert "test-tuned" in said.stdout
+    words = [str(SCMIL), "run", str(experiment), "--out", str(broken), "--jobs", jobs]
+    process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(broken.glob("cells/*/result.json")):  # killed when one cell is done and others are at work
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = len(list(broken.glob("cells/*/result.json")))
+    assert 1 <= done < 3
+    again = json.loads(run(experiment, broken, "--jobs", jobs, "--json").stdout)
+    assert (again["before"], again["finished"], again["failed"]) == (done, 3 - done, {})
+    assert results(broken) == results(whole)
+    for name in ("folds.csv", *(f"cells/bags--{arm}/predictions.csv" for arm in ("plain", "linear", "sc"))):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_dry_run_lists_the_cells_and_overrides_change_them(experiment: Path, tmp_path: Path) -> None:
+    said = run(experiment, tmp_path / "out", "--dry-run", "--set", "protocol.selection=last").stdout
+    assert "bags--sc  (last)" in said
+    assert "3 cells, 0 done" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_part_of_the_grid_is_a_half_finished_report(experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(experiment, out, "--only", "*--plain", "--set", "training.epochs=1")
+    assert len(results(out)) == 3
+    assert "half-finished" in (out / "report.html").read_text().lower()
+    said = subprocess.run(
+        [str(SCMIL), "report", str(out), "--format", "md"], capture_output=True, text=True, check=True
+    )
+    assert "report.md" in said.stdout
+
+
+def test_a_cell_that_fails_makes_the_command_fail_after_the_others_are_done(experiment: Path, tmp_path: Path) -> None:
+    text = experiment.read_text() + '[[arms]]\nname = "too many"\nprotocol.folds = 13\n'
+    experiment.write_text(text)
+    command = [
+        str(SCMIL),
+        "run",
+        str(experiment),
+        "--out",
+        str(tmp_path / "out"),
+        "--set",
+        "training.epochs=1",
+        "--jobs",
+        "1",
+    ]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 1
+    assert "failed: bags--too-many: SplitError" in said.stderr
+    assert "Traceback" not in said.stderr
+    assert len(results(tmp_path / "out")) == 9
