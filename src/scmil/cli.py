@@ -293,19 +293,21 @@ def _print_run(folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from scmil.report import read_run, rows_for_terminal, verdict
+    from scmil.report import comparisons_for_terminal, read_run, rows_for_terminal, verdict
 
     run, console = read_run(folder), Console()
-    for part in rows_for_terminal(run):
-        table = Table(
-            *map(escape, part.columns), title=escape(part.title), title_justify="left", box=None, header_style="bold"
-        )
+    for part in [*rows_for_terminal(run), comparisons_for_terminal(run)]:
+        if part is None:
+            continue
+        table = Table(*map(escape, part.columns), box=None, header_style="bold")
         for row in part.rows:
             table.add_row(*(escape(str(value)) for value in row))
+        console.print(f"[bold]{escape(part.title)}[/]")
         console.print(table)
         if part.note:
             console.print(f"[yellow]{escape(part.note)}[/]")
-    console.print("\n" + escape(verdict(run)))
+        console.print()
+    console.print(escape(verdict(run)))
 
 
 def main() -> None:

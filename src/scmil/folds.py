@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from scmil.bags import Bag, moments
-from scmil.errors import SplitError
+from scmil.errors import OptionError, SplitError
 from scmil.model import MILModel
 from scmil.recipes import Recipe, clip_each, make_optimiser
 from scmil.splits import Split
@@ -74,6 +75,8 @@ def fit_folds(
         raise SplitError(
             f"{len(models)} models for {len(splits)} splits: one model a split is needed, and at least one."
         )
+    if look not in ("every", "last"):
+        raise OptionError(f"look = {look!r}: 'every' epoch, or the 'last' only.")
     task = _Task(tuple(bags), recipe, seed, standardise, look)
     if jobs <= 1 or len(models) == 1:
         with memory_is_kept():
@@ -98,7 +101,6 @@ def _fit(
     inputs = _Inputs(task.bags, splits, task.standardise)
     trains = inputs.membership([split.train for split in splits])
     watched = inputs.membership([(*split.test, *split.valid) for split in splits])
-    classes = None
     losses = np.zeros((recipe.epochs, len(models)))
     probabilities: NDArray[np.float32] | None = None
     with own_randomness():
@@ -117,8 +119,7 @@ def _fit(
                         continue
                     said = stack.predict(inputs.features(position, folds), folds)
                     if probabilities is None:
-                        classes = said.shape[1]
-                        shape = (recipe.epochs, len(models), len(ids), classes)
+                        shape = (recipe.epochs, len(models), len(ids), said.shape[1])
                         probabilities = np.full(shape, np.nan, np.float32)
                     probabilities[epoch, folds, position] = said
             if progress:
@@ -184,7 +185,7 @@ class _Stack:
         per_fold = [list(zip(rows, kinds, strict=True)) for rows in self.rows]
         # With `time-decay` the rate depends on the fold's own number of steps: an optimiser a fold.
         apart = recipe.schedule == "time-decay"
-        self.optimisers = [make_optimiser(recipe, part) for part in (per_fold if apart else [sum(per_fold, [])])]
+        self.optimisers = [make_optimiser(recipe, part) for part in (per_fold if apart else [list(chain(*per_fold))])]
         self.steps = np.zeros(self.size, int)
         self.parts = _blocks_of_parts(models[0], self.blocks) if recipe.clip is not None else []
         self._losses = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="same")
@@ -201,7 +202,7 @@ class _Stack:
         losses = self._losses(self.parameters, self.buffers, x, torch.tensor(label))
         wanted = [self.parameters[name] for name in self.learned]
         found = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
-        grads = dict(zip(self.learned, found, strict=True))
+        grads: dict[str, Tensor | None] = dict(zip(self.learned, found, strict=True))
         by_block = [block.gradient(grads) for block in self.blocks]
         for fold in active:
             for row, grad in zip(self.rows[fold], by_block, strict=True):
@@ -290,7 +291,8 @@ def _flat(stacked: Tensor) -> Tensor:
 
 def _blocks(parameters: dict[str, Tensor], learned: Sequence[str], recipe: Recipe) -> list[_Block]:
     """Large parameters alone, small ones together, those that decay apart from those that do not."""
-    blocks, together = [], {True: [], False: []}
+    blocks: list[_Block] = []
+    together: dict[bool, list[str]] = {True: [], False: []}
     for name in learned:
         numbers, is_weight = parameters[name][0].numel(), parameters[name].ndim > 2
         if numbers >= SMALL or recipe.clip is not None:  # what is clipped apart stays apart

@@ -10,7 +10,7 @@ import torch
 
 from scmil import Bag, MILModel, Recipe, build_model, fit, fit_folds, predict
 from scmil.bags import standardise
-from scmil.errors import DataError, SplitError
+from scmil.errors import DataError, OptionError, SplitError
 from scmil.splits import Split, stratified_folds
 
 TABLE_2 = [
@@ -34,7 +34,8 @@ def some_bags() -> list[Bag]:
     generator = torch.Generator().manual_seed(0)
     sizes = [3, 1, 5, 2, 4, 3, 2, 5]
     return [
-        Bag(f"bag {i}", torch.randn(n, 8, generator=generator) + LABELS[i], label=LABELS[i]) for i, n in enumerate(sizes)
+        Bag(f"bag {i}", torch.randn(n, 8, generator=generator) + LABELS[i], label=LABELS[i])
+        for i, n in enumerate(sizes)
     ]
 
 
@@ -64,7 +65,9 @@ def assert_folds_are_fits(build: Callable[[int], MILModel], recipe: Recipe, spli
         assert_alike(together[fold], alone)
         assert not together[fold].training
         assert history.train_loss[:, fold] == pytest.approx(losses, abs=1e-10)
-        assert history.probabilities[-1, fold, list(split.test)] == pytest.approx(predict(alone, test).numpy(), abs=1e-6)
+        assert history.probabilities[-1, fold, list(split.test)] == pytest.approx(
+            predict(alone, test).numpy(), abs=1e-6
+        )
     moved = [name for name, tensor in weights(together[0]).items() if not torch.equal(tensor, start[name])]
     assert moved, "nothing was trained, so nothing was compared"
 
@@ -149,7 +152,8 @@ def test_test_and_validation_bags_are_looked_at_and_training_bags_are_not() -> N
 def test_the_last_look_is_the_last_of_all_looks() -> None:
     build = builder("abmil")
     every, last = (
-        fit_folds([build(fold) for fold in range(3)], some_bags(), SPLITS, SHORT, look=look) for look in ("every", "last")
+        fit_folds([build(fold) for fold in range(3)], some_bags(), SPLITS, SHORT, look=look)
+        for look in ("every", "last")
     )
     assert np.isnan(last.probabilities[0]).all()
     np.testing.assert_array_equal(last.probabilities[-1], every.probabilities[-1])
@@ -214,3 +218,8 @@ def test_one_model_a_split_is_asked_for(models: int, splits: int) -> None:
 def test_bags_without_labels_are_refused() -> None:
     with pytest.raises(DataError, match=r"bags without a label: x\."):
         fit_folds([builder("mean")(0)], [*some_bags(), Bag("x", torch.zeros(2, 8))], SPLITS[:1], SHORT)
+
+
+def test_a_look_that_there_is_not_is_refused() -> None:
+    with pytest.raises(OptionError, match="look = 'lats': 'every' epoch, or the 'last' only"):
+        fit_folds([builder("mean")(0)], some_bags(), SPLITS[:1], SHORT, look="lats")

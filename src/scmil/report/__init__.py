@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from scmil.errors import OptionError
+from scmil.files import write_atomically
 from scmil.report.comparing import compare_arms
 from scmil.report.page import write_page
 from scmil.report.reading import Run, read_run
-from scmil.report.tables import TerminalTable, rows_for_terminal
+from scmil.report.tables import TerminalTable, comparisons_for_terminal, rows_for_terminal
 from scmil.report.texts import write_latex, write_markdown
 from scmil.report.words import verdict
 
-__all__ = ["FORMATS", "Run", "TerminalTable", "read_run", "rows_for_terminal", "verdict", "write_report"]
+__all__ = [
+    "FORMATS",
+    "Run",
+    "TerminalTable",
+    "comparisons_for_terminal",
+    "read_run",
+    "rows_for_terminal",
+    "verdict",
+    "write_report",
+]
 
 FORMATS = ("html", "md", "tex")
 
@@ -34,11 +43,5 @@ def write_report(run: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
 
 
 def _put(path: Path, text: str) -> Path:
-    """Write under another name and rename, so that no reader ever sees half a file."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_atomically(path, text.encode())
     return path

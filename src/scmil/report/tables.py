@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scmil.metrics import LARGER_IS_BETTER
-from scmil.report.markup import ABSENT, change, number
+from scmil.report.comparing import Compared, compare_arms
+from scmil.report.markup import ABSENT, change, number, p_value
 from scmil.report.reading import METRIC_NAMES, TUNED, Estimate, Key, Run
 
 MEANING = {
@@ -142,3 +143,23 @@ def _for_terminal(entry: Entry | None) -> str:
         "" if math.isnan(entry.published) else f"\n{number(entry.published)} published ({change(entry.difference)})"
     )
     return spread(entry) + beside
+
+
+def comparisons_for_terminal(run: Run, compared: Sequence[Compared] | None = None) -> TerminalTable | None:
+    """What each arm changes against the one it names, by the honest protocols; None if nothing is compared."""
+    rows = [
+        (
+            f"{each.arm} against {each.against}",
+            each.dataset,
+            each.protocol,
+            change(each.accuracy.delta),
+            f"{change(each.interval.low)} to {change(each.interval.high)}",
+            p_value(each.accuracy.p),
+            p_value(each.holm_p),
+        )
+        for each in (compare_arms(run) if compared is None else compared)
+        if each.protocol in run.honest
+    ]
+    columns = ("", "data set", "protocol", "Δ accuracy", "95 % interval", "p corrected", "p Wilcoxon")
+    note = "p corrected: Nadeau and Bengio's t-test, which allows for folds that share bags; judge by it."
+    return TerminalTable("Comparisons", columns, tuple(rows), note) if rows else None
