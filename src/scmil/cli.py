@@ -136,7 +136,7 @@ def run(
     """
     from scmil.plan import read_plan
 
-    plan = read_plan(experiment, changes or [], data)
+    plan = read_plan(experiment, changes or [], data, only)
     folder = out or Path("runs") / plan.name
     if dry_run:
         _list_cells(plan, folder, as_json)

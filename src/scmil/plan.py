@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import csv
 import difflib
+import fnmatch
 import hashlib
 import itertools
 import json
@@ -80,8 +81,11 @@ class Plan:
         return list(dict.fromkeys(cell.dataset for cell in self.cells))
 
 
-def read_plan(path: Path, changes: Sequence[str] = (), data: Path | None = None) -> Plan:
-    """Read and check an experiment; `changes` are overrides such as `training.epochs=2`, applied to the file."""
+def read_plan(path: Path, changes: Sequence[str] = (), data: Path | None = None, only: str | None = None) -> Plan:
+    """Read and check an experiment; `changes` are overrides such as `training.epochs=2`, applied to the file.
+
+    With `only`, a pattern for names of cells, data sets that no such cell needs may be missing.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -91,7 +95,7 @@ def read_plan(path: Path, changes: Sequence[str] = (), data: Path | None = None)
     problems: list[str] = []
     for change in changes:
         _override(document, change, problems)
-    return make_plan(document, path.stem, folder=path.parent, data=data, where=str(path), problems=problems)
+    return make_plan(document, path.stem, folder=path.parent, data=data, only=only, where=str(path), problems=problems)
 
 
 def make_plan(
@@ -100,6 +104,7 @@ def make_plan(
     *,
     folder: Path = Path("."),
     data: Path | None = None,
+    only: str | None = None,
     where: str = "the experiment",
     problems: list[str] | None = None,
 ) -> Plan:
@@ -120,7 +125,7 @@ def make_plan(
     if any("unknown key" not in problem for problem in problems):  # otherwise the rest can be looked at as well
         raise _config_error(where, problems)
     cells, arms = _expand(document, problems)
-    _check_cells(cells, folder, data, problems)
+    _check_cells(cells, folder, data, only, problems)
     report = document.get("report", {})
     published = report.get("published", [])
     if isinstance(published, str):
@@ -333,7 +338,7 @@ def _put(table: dict[str, Any], key: str, value: Any) -> None:
 # ---------------------------------------------------------------------------------------------------------- the values
 
 
-def _check_cells(cells: Sequence[Cell], folder: Path, data: Path | None, problems: list[str]) -> None:
+def _check_cells(cells: Sequence[Cell], folder: Path, data: Path | None, only: str | None, problems: list[str]) -> None:
     from scmil import datasets
 
     ready = {status.name: status for status in datasets.status(data)}
@@ -352,7 +357,7 @@ def _check_cells(cells: Sequence[Cell], folder: Path, data: Path | None, problem
                 problems.append(f"[data] dataset: {path} is not there.")
         elif name not in ready:
             problems.append(f"[data] dataset = {name!r}: unknown data set.{_nearest(name, ready)}")
-        elif not ready[name].ready:
+        elif not ready[name].ready and fnmatch.fnmatch(cell.name, only or "*"):
             problems.append(f"[data] dataset = {name!r} is not here. {ready[name].remedy}")
         if not isinstance(settings["data"]["standardise"], bool):
             problems.append(f"[data] standardise = {settings['data']['standardise']!r}: true or false.")

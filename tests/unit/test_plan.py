@@ -142,3 +142,13 @@ def test_table_2_is_the_papers() -> None:
     assert len({row["arm"] for row in plan.published}) == 13
     protocol = plan.cells[0].settings["protocol"]
     assert (protocol["folds"], protocol["repeats"]) == (10, 5)
+
+
+def test_a_data_set_that_is_not_needed_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SCMIL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    table2 = ROOT / "experiments" / "table2_classic.toml"
+    with pytest.raises(ConfigError) as refused:
+        read_plan(table2)
+    assert str(refused.value).count("is not here. Do one of these:") == 2  # fox and tiger, each told once
+    assert len(read_plan(table2, only="musk1--*").cells) == 75

@@ -14,9 +14,9 @@ from synthetic_run import EVIL, write_run
 from scmil import significance
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.metrics import decide
-from scmil.report import read_run, rows_for_terminal, verdict, write_report
+from scmil.report import comparisons_for_terminal, read_run, rows_for_terminal, verdict, write_report
 from scmil.report.comparing import across_datasets, compare_arms, protocol_worth
-from scmil.report.markup import element, latex, markdown
+from scmil.report.markup import change, element, latex, markdown
 from scmil.report.page import write_page
 from scmil.report.plots import looks
 from scmil.report.reading import Arm, Key
@@ -313,6 +313,15 @@ def test_the_terminal_gets_the_same_numbers(run: Path) -> None:
     assert last.rows[2][2:] == ("–", "–")
 
 
+def test_the_terminal_gets_the_comparisons_of_the_honest_protocols(run: Path) -> None:
+    table = comparisons_for_terminal(read_run(run))
+    assert table is not None
+    compared = [each for each in compare_arms(read_run(run)) if each.protocol != "test-tuned"]
+    assert len(table.rows) == len(compared) > 0
+    assert table.rows[0][:3] == (f"{compared[0].arm} against {compared[0].against}", "musk1", "last")
+    assert table.rows[0][3] == change(compared[0].accuracy.delta)
+
+
 def test_a_run_without_any_result_yet_has_a_report(tmp_path: Path) -> None:
     small_run(tmp_path)
     for name in ("results.csv", "folds.csv"):
@@ -321,6 +330,7 @@ def test_a_run_without_any_result_yet_has_a_report(tmp_path: Path) -> None:
     assert len(write_report(tmp_path)) == 3
     assert "0 of 6 cells have results" in (tmp_path / "report.md").read_text()
     assert rows_for_terminal(read_run(tmp_path)) == []
+    assert comparisons_for_terminal(read_run(tmp_path)) is None
 
 
 def test_three_classes_have_no_delong_test(tmp_path: Path) -> None:
