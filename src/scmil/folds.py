@@ -99,8 +99,8 @@ def _fit(
     recipe, ids = task.recipe, [bag.id for bag in task.bags]
     stack = _Stack(models, recipe)
     inputs = _Inputs(task.bags, splits, task.standardise)
-    trains = inputs.membership([split.train for split in splits])
-    watched = inputs.membership([(*split.test, *split.valid) for split in splits])
+    trains = inputs.folds_that_train()
+    watched = [(*split.test, *split.valid) for split in splits]
     losses = np.zeros((recipe.epochs, len(models)))
     probabilities: NDArray[np.float32] | None = None
     with own_randomness():
@@ -113,15 +113,15 @@ def _fit(
                 loss = stack.step(inputs.features(position), int(task.bags[position].label or 0), active, epoch)
                 losses[epoch, active] += loss[active]
             if task.look == "every" or epoch == recipe.epochs - 1:
-                stack.model.eval()
-                for position, folds in enumerate(watched):
-                    if not len(folds):
-                        continue
-                    said = stack.predict(inputs.features(position, folds), folds)
-                    if probabilities is None:
-                        shape = (recipe.epochs, len(models), len(ids), said.shape[1])
-                        probabilities = np.full(shape, np.nan, np.float32)
-                    probabilities[epoch, folds, position] = said
+                # One by one: a small bag and nothing to keep cost a model less than a stack of few models.
+                stack.unstack(models)
+                for fold, positions in enumerate(watched):
+                    for position in positions:
+                        said = _predict(models[fold], inputs.features(position, fold))
+                        if probabilities is None:
+                            shape = (recipe.epochs, len(models), len(ids), len(said))
+                            probabilities = np.full(shape, np.nan, np.float32)
+                        probabilities[epoch, fold, position] = said
             if progress:
                 progress(epoch + 1)
     stack.unstack(models)
@@ -133,29 +133,32 @@ class _Inputs:
     """Each bag as every fold sees it: standardised on the fold's own training bags."""
 
     def __init__(self, bags: Sequence[Bag], splits: Sequence[Split], standardise: bool) -> None:
-        self.bags, self.folds = bags, len(splits)
+        self.bags, self.splits = bags, splits
         self.mean = self.deviation = None
         if standardise:
             self.mean, self.deviation = (
                 torch.stack(part)[:, None] for part in zip(*_moments(bags, splits), strict=True)
             )
 
-    def features(self, position: int, folds: NDArray[np.intp] | None = None) -> Tensor:
-        """(folds, n, p)"""
+    def features(self, position: int, fold: int | None = None) -> Tensor:
+        """(n, p) as a fold sees the bag; without a fold (folds, n, p), as all do."""
         x = self.bags[position].features
         if self.mean is None or self.deviation is None:
-            return x.expand(self.folds if folds is None else len(folds), *x.shape)
+            return x.expand(len(self.splits), *x.shape) if fold is None else x
         mean, deviation = self.mean.to(x.dtype), self.deviation.to(x.dtype)
-        if folds is not None:
-            mean, deviation = mean[folds], deviation[folds]
-        return (x - mean) / deviation
+        return (x - mean) / deviation if fold is None else (x - mean[fold]) / deviation[fold]
 
-    def membership(self, parts: Sequence[Sequence[int]]) -> list[NDArray[np.intp]]:
-        """For each bag, the folds in whose part it is."""
-        belongs = np.zeros((len(self.bags), len(parts)), bool)
-        for fold, part in enumerate(parts):
-            belongs[list(part), fold] = True
+    def folds_that_train(self) -> list[NDArray[np.intp]]:
+        """For each bag, the folds that train on it."""
+        belongs = np.zeros((len(self.bags), len(self.splits)), bool)
+        for fold, split in enumerate(self.splits):
+            belongs[list(split.train), fold] = True
         return [np.flatnonzero(row) for row in belongs]
+
+
+@torch.no_grad()
+def _predict(model: MILModel, x: Tensor) -> NDArray[np.float32]:
+    return model(x).logits.softmax(-1).float().numpy()
 
 
 def _moments(bags: Sequence[Bag], splits: Sequence[Split]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -189,13 +192,9 @@ class _Stack:
         self.steps = np.zeros(self.size, int)
         self.parts = _blocks_of_parts(models[0], self.blocks) if recipe.clip is not None else []
         self._losses = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="same")
-        self._predictions = vmap(self._predict, in_dims=(0, 0, 0), randomness="same")
 
     def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
         return self.model.loss(functional_call(self.model, (parameters, buffers), (x,)), label)
-
-    def _predict(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(self.model, (parameters, buffers), (x,)).logits.softmax(-1)
 
     def step(self, x: Tensor, label: int, active: NDArray[np.intp], epoch: int) -> NDArray[np.float64]:
         """One step of the active folds; the loss of all."""
@@ -224,21 +223,14 @@ class _Stack:
             optimiser.step()
         self.steps[active] += 1
 
-    @torch.no_grad()
-    def predict(self, x: Tensor, folds: NDArray[np.intp]) -> NDArray[np.float32]:
-        """The probabilities of these folds' models: (folds, classes)."""
-        chosen = torch.as_tensor(folds)
-        parameters = {name: tensor[chosen] for name, tensor in self.parameters.items()}
-        buffers = {name: tensor[chosen] for name, tensor in self.buffers.items()}
-        return self._predictions(parameters, buffers, x).float().numpy()
-
     def unstack(self, models: Sequence[MILModel]) -> None:
         """Write each fold's weights into its own model."""
         with torch.no_grad():
             for fold, model in enumerate(models):
                 for name, parameter in model.named_parameters():
                     parameter.copy_(self.parameters[name][fold])
-                model.eval()
+                if model.training:
+                    model.eval()
 
 
 SMALL = 8192  # numbers a model: below, what an optimiser's call costs is more than its arithmetic

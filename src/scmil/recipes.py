@@ -41,11 +41,12 @@ class Recipe:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "betas", tuple(self.betas))  # a list, where a TOML file gave it
+        if isinstance(self.betas, list):  # where a TOML file gave it
+            object.__setattr__(self, "betas", tuple(self.betas))
         problems = [
             f"{name} = {value!r}: {wanted}"
             for name, value, good, wanted in (
-                ("epochs", self.epochs, isinstance(self.epochs, int) and self.epochs >= 1, "a whole number from 1 on"),
+                ("epochs", self.epochs, _is_count(self.epochs), "a whole number from 1 on"),
                 ("learning_rate", self.learning_rate, _is_number(self.learning_rate) and self.learning_rate > 0, "above 0"),
                 ("weight_decay", self.weight_decay, _is_number(self.weight_decay) and self.weight_decay >= 0, "from 0 on"),
                 ("final_rate", self.final_rate, _is_number(self.final_rate) and self.final_rate >= 0, "from 0 on"),
@@ -75,8 +76,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _are_betas(value: Any) -> bool:
-    return len(value) == 2 and all(_is_number(beta) and 0 <= beta < 1 for beta in value)
+    return isinstance(value, tuple) and len(value) == 2 and all(_is_number(beta) and 0 <= beta < 1 for beta in value)
 
 
 # ------------------------------------------------------------------------------------------------------------ by name
