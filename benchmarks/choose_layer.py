@@ -3,9 +3,9 @@
     python benchmarks/choose_layer.py               all variants, about an hour on one core
     python benchmarks/choose_layer.py none sc       some of them
 
-Every arm gets the same folds, seeds and recipe. From each training part of ten outer folds a fifth is set aside and scored at the
-last epoch with threshold 0.5; the outer test folds are not used. Writes benchmarks/results/choose_layer.json, and keeps what
-other runs found.
+Every arm gets the same folds, seeds and recipe. From each training part of ten outer folds a fifth is set aside and scored
+at the last epoch with threshold 0.5; the outer test folds are not used. Writes benchmarks/results/choose_layer.json, and
+keeps what other runs found.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ def _identity(
 ) -> dict[str, Any]:
     """What must be equal for a checkpoint to belong to this training."""
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    bags = [[(bag.id, bag.label) for bag in part] for part in (train, valid or [])]
-    digest = hashlib.sha256(json.dumps([shapes, bags]).encode()).hexdigest()
+    bags = [[(bag.id, bag.label, tuple(bag.features.shape)) for bag in part] for part in (train, valid or [])]
+    digest = hashlib.sha256(json.dumps([shapes, model.spec, bags], default=str).encode()).hexdigest()
     return {"recipe": json.loads(json.dumps(asdict(recipe))), "seed": seed, "model_and_bags": digest}
 
 

@@ -75,8 +75,6 @@ def assert_folds_are_fits(build: Callable[[int], MILModel], recipe: Recipe, spli
 # ------------------------------------------------------------------------------------------- the same as one by one
 
 
-# ANLMIL's adaptive pooling has no rule for stacks in torch: the same numbers, model by model.
-@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize("name", TABLE_2)
 def test_all_folds_at_once_are_each_fold_alone(name: str) -> None:
     assert_folds_are_fits(builder(name), SHORT)

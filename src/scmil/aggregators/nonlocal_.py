@@ -61,7 +61,23 @@ def _looked_at(queries: Tensor, keys: Tensor) -> Tensor:
 
 def _pyramid(sequence: Tensor) -> Tensor:
     """Averages of 1, 9, 36 and 64 equal parts of the sequence, under each other."""
-    return torch.cat([F.adaptive_avg_pool1d(sequence.T[None], parts)[0].T for parts in PYRAMID])
+    n = len(sequence)
+    if n > BLOCK_ROWS:
+        return torch.cat([F.adaptive_avg_pool1d(sequence.T[None], parts)[0].T for parts in PYRAMID])
+    # Small bags by a product: torch has no rule to stack adaptive pooling over models.
+    column = torch.arange(n, device=sequence.device)
+    rows = []
+    for parts in PYRAMID:
+        start, end = _parts(n, parts, sequence.device)
+        inside = (column >= start[:, None]) & (column < end[:, None])
+        rows.append(inside.to(sequence.dtype) / (end - start)[:, None])
+    return torch.cat(rows) @ sequence
+
+
+def _parts(n: int, parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Start and end of each of the equal parts, which share an instance where they do not divide."""
+    index = torch.arange(parts, device=device)
+    return index * n // parts, -(-(index + 1) * n // parts)
 
 
 def _spread(weights: Tensor, order: Tensor) -> Tensor:
@@ -69,8 +85,7 @@ def _spread(weights: Tensor, order: Tensor) -> Tensor:
     n = len(order)
     change = weights.new_zeros(n + 1)
     for parts, weight in zip(PYRAMID, weights.split(PYRAMID), strict=True):
-        index = torch.arange(parts, device=order.device)
-        start, end = index * n // parts, -(-(index + 1) * n // parts)
+        start, end = _parts(n, parts, order.device)
         share = weight / (end - start)
         change = change.index_add(0, start, share).index_add(0, end, -share)
     return change.cumsum(0)[:n].clamp(min=0)[order.argsort()]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from scmil.aggregators import nonlocal_
@@ -23,3 +24,11 @@ def test_the_share_of_a_part_goes_back_to_its_instances() -> None:
     order = torch.randperm(n)
     expected = (weights @ pooled)[order.argsort()]
     torch.testing.assert_close(nonlocal_._spread(weights, order), expected)
+
+
+@pytest.mark.parametrize("n", [1, 5, 64, 200])
+def test_small_and_large_bags_have_the_same_pyramid(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sequence = torch.randn(n, 3, dtype=torch.float64)
+    small = nonlocal_._pyramid(sequence)
+    monkeypatch.setattr(nonlocal_, "BLOCK_ROWS", 0)
+    torch.testing.assert_close(small, nonlocal_._pyramid(sequence))
