@@ -27,7 +27,7 @@ selection = ["last", "nested", "test-tuned"]
 aggregator = "abmil"
 embed = [8]
 [training]
-epochs = 30
+epochs = 12
 [[arms]]
 name = "plain"
 [[arms]]

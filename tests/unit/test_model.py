@@ -9,6 +9,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from scmil import ReleasedSparseCoding, SparseCoding, build_model
 from scmil import model as room
+from scmil.cost import count_parameters
 from scmil.errors import OptionError, UnknownNameError
 from scmil.model import LinearRefine
 
@@ -71,7 +72,7 @@ def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> 
         ({"aggregator": {"hidden": 3}}, OptionError, "the name is not"),
         ({"embed": {"width": [3]}}, OptionError, "embed: unknown width. It takes: widths, bias, glorot"),
         ({"classes": 1}, OptionError, "at least two classes"),
-        ({"refine": "dense"}, OptionError, "Known: sparse-coding, linear, released"),
+        ({"refine": "dense"}, OptionError, "Known: sparse-coding, linear, normalise, released"),
         ({"sparse_coding": {"atom": 3}}, OptionError, "sparse_coding: .*'atom'"),
         ({"aggregator": {"name": "abmil", "heads": 3}}, OptionError, "It takes: dim, classes, hidden, gated"),
     ],
@@ -101,3 +102,12 @@ def test_whole_models_are_stacked_over_one_bag() -> None:
         return functional_call(models[0], (parameters, buffers), (x,)).logits
 
     torch.testing.assert_close(vmap(logits)(parameters, buffers), torch.stack([model(x).logits for model in models]))
+
+
+def test_every_arm_can_have_the_layers_view_of_its_input() -> None:
+    x = 5 + 3 * torch.randn(4, 8)
+    only = build_model(8, 2, "mean", refine="normalise", embed=[], seed=0)
+    seen = only.refine(x)
+    torch.testing.assert_close(seen.mean(1), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(seen.var(1, correction=0), torch.ones(4))
+    assert count_parameters(only) == count_parameters(build_model(8, 2, "mean", embed=[], seed=0))
