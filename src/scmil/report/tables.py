@@ -149,17 +149,16 @@ def comparisons_for_terminal(run: Run, compared: Sequence[Compared] | None = Non
     """What each arm changes against the one it names, by the honest protocols; None if nothing is compared."""
     rows = [
         (
-            f"{each.arm} against {each.against}",
+            f"{each.arm}\nagainst {each.against}",
             each.dataset,
             each.protocol,
-            change(each.accuracy.delta),
-            f"{change(each.interval.low)} to {change(each.interval.high)}",
+            f"{change(each.accuracy.delta)}\n({change(each.interval.low)} to {change(each.interval.high)})",
             p_value(each.accuracy.p),
             p_value(each.holm_p),
         )
         for each in (compare_arms(run) if compared is None else compared)
         if each.protocol in run.honest
     ]
-    columns = ("", "data set", "protocol", "Δ accuracy", "95 % interval", "p corrected", "p Wilcoxon")
-    note = "p corrected: Nadeau and Bengio's t-test, which allows for folds that share bags; judge by it."
+    columns = ("", "data set", "protocol", "Δ accuracy", "p", "p Wilcoxon")
+    note = "p: Nadeau and Bengio's corrected t-test, which allows for folds that share bags; judge by it."
     return TerminalTable("Comparisons", columns, tuple(rows), note) if rows else None
