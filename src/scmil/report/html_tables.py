@@ -104,7 +104,9 @@ def cost(run: Run) -> Markup | None:
             rows.append([_name(cell.arm), _word(cell.dataset), *numbers, _number(number(found.density), found.density)])
     if not rows:
         return None
-    words = "Parameters of one model; processor seconds of a cell, all folds; density, the share of codes that are not 0."
+    words = (
+        "Parameters of one model; processor seconds of a cell, all folds; density, the share of codes that are not 0."
+    )
     columns = ["Parameters", "Seconds", "Density"]
     return join(element("p", words, class_="note"), table("Cost", ["Arm", DATASET], columns, rows))
 
