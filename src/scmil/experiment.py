@@ -199,11 +199,13 @@ def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progr
     import torch
 
     from scmil.datasets import load_dataset
+    from scmil.training import check_labels
 
     began, threads = time.process_time(), torch.get_num_threads()
     torch.set_num_threads(1)  # the same sums in the same order, whether cells run beside each other or not
     try:
         bags = load_dataset(cell.settings["data"]["dataset"], data=data)
+        check_labels(bags)
         trainings = _trainings(cell, bags, progress)
     finally:
         torch.set_num_threads(threads)
@@ -265,7 +267,7 @@ def _train(cell: Cell, bags: Any, kind: str, protocols: list[str], progress: Cal
     settings, labels = cell.settings, [int(label) for label in bags.labels]
     splits = splits_of(cell, bags, inner=kind == "inner")
     flat = [(repeat, fold, split) for repeat, folds in enumerate(splits) for fold, split in enumerate(folds)]
-    seed, classes = settings["protocol"]["seed"], max(2, len(set(labels)))
+    seed, classes = settings["protocol"]["seed"], max(2, 1 + max(labels))
     models = [
         build(settings["model"], bags.dim, classes, seed=_model_seed(seed, repeat, fold)) for repeat, fold, _ in flat
     ]

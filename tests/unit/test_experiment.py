@@ -156,3 +156,19 @@ def test_given_splits_are_used(table: Path, tmp_path: Path) -> None:
 def test_a_holdout_is_one_fold_a_repeat(table: Path, tmp_path: Path) -> None:
     run(plan_of(table, protocol={"kind": "holdout", "test": 0.25, "selection": ["last"]}), tmp_path / "out", jobs=1)
     assert [(row["folds"], row["repeats"]) for row in rows(tmp_path / "out" / "results.csv")] == [("1", "2")] * 2
+
+
+def test_a_table_with_three_classes_and_one_without_labels(table: Path, tmp_path: Path) -> None:
+    header, *lines = table.read_text().splitlines()
+    three = [line.split(",") for line in lines]
+    for number, fields in enumerate(three):
+        fields[1] = str(number // 4 % 3)
+    table.write_text("\n".join([header, *(",".join(fields) for fields in three)]))
+    plan = plan_of(table, protocol={"folds": 2})
+    assert run(plan, tmp_path / "three", jobs=1).failed == {}
+    assert "p2" in rows(tmp_path / "three/cells/bags--sc/predictions.csv")[0]
+    for fields in three[:4]:
+        fields[1] = ""
+    table.write_text("\n".join([header, *(",".join(fields) for fields in three)]))
+    failed = run(plan, tmp_path / "unlabelled", jobs=1).failed
+    assert failed["bags--plain"] == "DataError: bags without a label: b0."
