@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
 
-# Where each public name lives. `tests/test_public_api.py` holds that this list, the imports below and the docs agree.
+# Where each public name lives. `tests/test_docs.py` holds that this list, the imports below and the docs agree.
 _HOME = {
     "SparseCoding": "sparse_coding",
     "soft_threshold": "sparse_coding",

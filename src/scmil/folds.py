@@ -58,7 +58,7 @@ def fit_folds(
     """Train `models[f]` on `splits[f].train` for all folds f at once, in place; they are alike but for their weights.
 
     With `standardise`, the features of each fold are brought to zero mean and unit variance on its own training bags.
-    `look="last"` predicts the test bags after the last epoch only, which saves a fifth of the time. `jobs` divides the
+    `look="last"` predicts the test bags after the last epoch only. `jobs` divides the
     folds among that many processes. `progress` is called with the number of each finished epoch (of the first process).
 
     >>> from scmil import build_model
@@ -114,7 +114,7 @@ def _fit(
                 losses[epoch, active] += loss[active]
             if task.look == "every" or epoch == recipe.epochs - 1:
                 # One by one: a small bag and nothing to keep cost a model less than a stack of few models.
-                stack.unstack(models)
+                stack.unstack(models)  # after the last epoch this is also the result
                 for fold, positions in enumerate(watched):
                     for position in positions:
                         said = _predict(models[fold], inputs.features(position, fold))
@@ -124,7 +124,6 @@ def _fit(
                         probabilities[epoch, fold, position] = said
             if progress:
                 progress(epoch + 1)
-    stack.unstack(models)
     losses /= [len(split.train) for split in splits]
     return FoldsHistory(np.empty((0, 0, 0, 0), np.float32) if probabilities is None else probabilities, losses)
 

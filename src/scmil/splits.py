@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 import os
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import SplitError
+from scmil.files import write_atomically
 
 Labels: TypeAlias = Sequence[int | None]
 Groups: TypeAlias = Sequence[str | None]
@@ -127,15 +129,14 @@ def save_splits(path: str | os.PathLike[str], splits: Sequence[Sequence[Split]],
     _positions(ids)
     for split in (split for folds in splits for split in folds):
         check_split(split, ids)
-    unfinished = Path(f"{os.fspath(path)}.{os.getpid()}.part")
-    with unfinished.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(COLUMNS)
-        for repeat, folds in enumerate(splits):
-            for fold, split in enumerate(folds):
-                for name, part in split._asdict().items():
-                    table.writerows((repeat, fold, name, ids[i]) for i in part)
-    unfinished.replace(path)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for repeat, folds in enumerate(splits):
+        for fold, split in enumerate(folds):
+            for name, part in split._asdict().items():
+                table.writerows((repeat, fold, name, ids[i]) for i in part)
+    write_atomically(Path(path), text.getvalue().encode())
 
 
 def load_splits(path: str | os.PathLike[str], ids: Sequence[str]) -> list[list[Split]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import tempfile
 from http.client import HTTPException
 from pathlib import Path
@@ -15,6 +15,7 @@ from scmil.bags import BagSet
 from scmil.datasets import classic
 from scmil.datasets.originals import MOST_BYTES
 from scmil.errors import DataError
+from scmil.files import write_atomically
 
 BLOCK = 2**16
 PATIENCE_S = 60  # without a byte from the server
@@ -74,14 +75,9 @@ def download(url: str, path: Path) -> None:
 def _keep(bags: BagSet, path: Path) -> None:
     bag = np.repeat(np.arange(len(bags)), [len(bag.features) for bag in bags])
     features = np.concatenate([bag.features.numpy() for bag in bags])
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as file:
-        try:
-            np.savez_compressed(file, X=features, bag=bag, y=np.array(bags.labels))
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    content = io.BytesIO()
+    np.savez_compressed(content, X=features, bag=bag, y=np.array(bags.labels))
+    write_atomically(path, content.getvalue())
 
 
 def _downloadable() -> list[str]:
