@@ -22,12 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
+from torch.optim.adam import adam
 
 from scmil.bags import Bag, moments
 from scmil.errors import OptionError, SplitError
 from scmil.model import MILModel
 from scmil.recipes import Recipe, clip_each, make_optimiser
 from scmil.splits import Split
+from scmil.stacked import Parameters, stacked_losses
 from scmil.training import check_labels, epoch_order, modules_of, own_randomness, step_seed
 
 
@@ -182,45 +184,25 @@ class _Stack:
             self.parameters |= block.views()
         for name in self.learned:
             self.parameters[name].requires_grad_()
-        self.rows = [[block.storage[fold] for block in self.blocks] for fold in range(self.size)]
-        kinds = [block.is_weight for block in self.blocks]
-        per_fold = [list(zip(rows, kinds, strict=True)) for rows in self.rows]
-        # With `time-decay` the rate depends on the fold's own number of steps: an optimiser a fold.
-        apart = recipe.schedule == "time-decay"
-        self.optimisers = [make_optimiser(recipe, part) for part in (per_fold if apart else [list(chain(*per_fold))])]
-        self.steps = np.zeros(self.size, int)
-        self.parts = _blocks_of_parts(models[0], self.blocks) if recipe.clip is not None else []
-        self._losses = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="same")
+        simple = recipe.optimiser == "adam" and recipe.clip is None and recipe.schedule != "time-decay"
+        self.optimiser = (_Adam if simple else _AnyOptimiser)(models[0], recipe, self.blocks)
+        self._losses = stacked_losses(models[0]) or self._mapped_losses
+        self._map = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="same")
+
+    def _mapped_losses(self, parameters: Parameters, x: Tensor, label: Tensor) -> Tensor:
+        return self._map(dict(parameters), self.buffers, x, label)
 
     def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
         return self.model.loss(functional_call(self.model, (parameters, buffers), (x,)), label)
 
     def step(self, x: Tensor, label: int, active: NDArray[np.intp], epoch: int) -> NDArray[np.float64]:
         """One step of the active folds; the loss of all."""
-        losses = self._losses(self.parameters, self.buffers, x, torch.tensor(label))
+        losses = self._losses(self.parameters, x, torch.tensor(label))
         wanted = [self.parameters[name] for name in self.learned]
         found = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
         grads: dict[str, Tensor | None] = dict(zip(self.learned, found, strict=True))
-        by_block = [block.gradient(grads) for block in self.blocks]
-        for fold in active:
-            for row, grad in zip(self.rows[fold], by_block, strict=True):
-                row.grad = None if grad is None else grad[fold]
-            if self.recipe.clip is not None:
-                clip_each([[self.rows[fold][place] for place in part] for part in self.parts], self.recipe.clip)
-        self._move(active, epoch)
-        for fold in active:
-            for row in self.rows[fold]:
-                row.grad = None  # a row without a gradient is passed over by the optimiser
+        self.optimiser.step([block.gradient(grads) for block in self.blocks], active, epoch)
         return losses.detach().double().numpy()
-
-    def _move(self, active: NDArray[np.intp], epoch: int) -> None:
-        apart = len(self.optimisers) > 1
-        for fold in active if apart else active[:1]:
-            optimiser = self.optimisers[fold if apart else 0]
-            for group in optimiser.param_groups:
-                group["lr"] = self.recipe.rate(epoch, int(self.steps[fold]))
-            optimiser.step()
-        self.steps[active] += 1
 
     def unstack(self, models: Sequence[MILModel]) -> None:
         """Write each fold's weights into its own model."""
@@ -273,6 +255,72 @@ class _Block:
             for grad, shape in zip(own, self.shapes, strict=True)
         ]
         return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+
+class _AnyOptimiser:
+    """Any optimiser of torch on the rows of the blocks, one row a fold: a row without a gradient takes no step."""
+
+    def __init__(self, model: MILModel, recipe: Recipe, blocks: Sequence[_Block]) -> None:
+        self.recipe, folds = recipe, range(len(blocks[0].storage))
+        self.rows = [[block.storage[fold] for block in blocks] for fold in folds]
+        per_fold = [[(row, block.is_weight) for row, block in zip(rows, blocks, strict=True)] for rows in self.rows]
+        # With `time-decay` the rate depends on the fold's own number of steps: an optimiser a fold.
+        apart = recipe.schedule == "time-decay"
+        self.optimisers = [make_optimiser(recipe, part) for part in (per_fold if apart else [list(chain(*per_fold))])]
+        self.steps = np.zeros(len(folds), int)
+        self.parts = _blocks_of_parts(model, blocks) if recipe.clip is not None else []
+
+    def step(self, grads: Sequence[Tensor | None], active: NDArray[np.intp], epoch: int) -> None:
+        for fold in active:
+            for row, grad in zip(self.rows[fold], grads, strict=True):
+                row.grad = None if grad is None else grad[fold]
+            if self.recipe.clip is not None:
+                clip_each([[self.rows[fold][place] for place in part] for part in self.parts], self.recipe.clip)
+        apart = len(self.optimisers) > 1
+        for fold in active if apart else active[:1]:
+            optimiser = self.optimisers[fold if apart else 0]
+            for group in optimiser.param_groups:
+                group["lr"] = self.recipe.rate(epoch, int(self.steps[fold]))
+            optimiser.step()
+        self.steps[active] += 1
+        for fold in active:
+            for row in self.rows[fold]:
+                row.grad = None
+
+
+class _Adam:
+    """The function under torch's Adam, called on the rows of the active folds: the same numbers with less around them."""
+
+    def __init__(self, model: MILModel, recipe: Recipe, blocks: Sequence[_Block]) -> None:
+        self.recipe = recipe
+        self.decays = [block.is_weight or not recipe.decay_weights_only for block in blocks]
+        # For each block: rows, first and second moments, and steps, each a list over the folds.
+        self.state = [
+            (
+                block.storage.unbind(),
+                torch.zeros_like(block.storage).unbind(),
+                torch.zeros_like(block.storage).unbind(),
+                [torch.zeros(()) for _ in block.storage],
+            )
+            for block in blocks
+        ]
+
+    def step(self, grads: Sequence[Tensor | None], active: NDArray[np.intp], epoch: int) -> None:
+        beta1, beta2 = self.recipe.betas
+        for decayed in (True, False):
+            met: list[list[Tensor]] = [[], [], [], [], []]  # rows, gradients, first and second moments, steps
+            for decays, grad, (rows, first, second, steps) in zip(self.decays, grads, self.state, strict=True):
+                if decays is decayed and grad is not None:
+                    for part, whole in zip(met, (rows, grad.unbind(), first, second, steps), strict=True):
+                        part.extend(whole[fold] for fold in active)
+            if met[0]:
+                with torch.no_grad():
+                    adam(
+                        params=met[0], grads=met[1], exp_avgs=met[2], exp_avg_sqs=met[3], max_exp_avg_sqs=[],
+                        state_steps=met[4], fused=True, amsgrad=False, maximize=False,
+                        lr=self.recipe.rate(epoch, 0), beta1=beta1, beta2=beta2, eps=1e-8,
+                        weight_decay=self.recipe.weight_decay if decayed else 0.0,
+                    )  # fmt: skip
 
 
 def _flat(stacked: Tensor) -> Tensor:

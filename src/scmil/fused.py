@@ -51,11 +51,14 @@ def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool
 
 
 def fused_sparse_coding(x: Tensor, D: Tensor, log_mu: Tensor, network: Sequence[Tensor], form: Form) -> Tensor:
-    """Eq. (4) with everything around it: `network` is weight and bias of each layer of the lambda-network."""
+    """Eq. (4) with everything around it: `network` is weight and bias of each layer of the lambda-network.
+
+    x is (n, p), or (models, n, p) with a first axis of models in all the others too.
+    """
     inputs = (x, D, log_mu, *network)
     if in_transform():
         return _Mapped.apply(form, *inputs)[0]
-    small = is_small(x)
+    small = D.ndim == 2 and is_small(x)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         return (Small if small else _Fused).apply(form, *inputs)
     if small:
