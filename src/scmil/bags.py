@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import SupportsIndex, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -28,8 +28,13 @@ class Bag:
     label: int | None = None
     patient: str | None = None
     instance_labels: Tensor | None = None  # (n,), for the few data sets where instances are labelled
+    xy: Tensor | None = None  # (n, 2) top-left corners of the tiles, in level-0 pixels of the slide
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # encoder, tile size, mpp and the like; JSON
 
     def __post_init__(self) -> None:
+        if self.xy is not None and self.xy.shape != (len(self.features), 2):
+            met, expected = tuple(self.xy.shape), (len(self.features), 2)
+            raise BagError(f"bag {self.id!r}: coordinates of shape {met}, but {expected} is needed, x and y of each.")
         if self.instance_labels is not None and self.instance_labels.shape != self.features.shape[:1]:
             met, expected = tuple(self.instance_labels.shape), len(self.features)
             raise BagError(f"bag {self.id!r}: instance labels of shape {met}, but ({expected},) is needed, one each.")

@@ -41,3 +41,15 @@ class DataError(ScmilError, ValueError):
 
 class ConfigError(ScmilError, ValueError):
     """An experiment file with mistakes; the message lists all of them."""
+
+
+class SlideError(ScmilError, ValueError):
+    """A slide that cannot be opened, read or measured."""
+
+
+class WeightsError(ScmilError, ValueError):
+    """Weights of an encoder that are missing, damaged or those of another network."""
+
+
+class DiskFullError(ScmilError, OSError):
+    """No space is left where results are written; every further slide would fail too."""

@@ -1,0 +1,102 @@
+"""One HDF5 file a bag: features, coordinates, and where both come from.
+
+The two data sets have the names that CLAM and TRIDENT use, so that their readers, and h5py in a line, read our files too:
+
+    features  (n, p)  float16 or float32, contiguous
+    coords    (n, 2)  int64, level-0 pixels of the top-left corners; absent if they are not known
+    root attributes   scmil_format, id, provenance (JSON)
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from scmil.bags import Bag
+from scmil.errors import DataError
+from scmil.files import write_atomically
+
+FORMAT = "scmil-bag-1"
+DTYPES = {"float16": torch.float16, "float32": torch.float32}
+
+
+class Header(NamedTuple):
+    """What is known of a bag without reading its features."""
+
+    id: str
+    instances: int
+    dim: int
+    provenance: dict[str, Any]
+
+
+def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
+    """Write a bag; float16 halves the file, and its rounding is far below what differs between two scans.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "slide.h5"
+    >>> write_bag(Bag("slide", torch.eye(3), xy=torch.zeros(3, 2), provenance={"encoder": "resnet18"}), path)
+    >>> read_bag(path, label=1), read_header(path)
+    (Bag('slide', 3 x 3, label=1), Header(id='slide', instances=3, dim=3, provenance={'encoder': 'resnet18'}))
+    """
+    import h5py
+
+    features = bag.features.detach().to("cpu", DTYPES[dtype])
+    if not torch.isfinite(features).all() and torch.isfinite(bag.features).all():
+        largest = float(bag.features.abs().max())
+        raise DataError(f"bag {bag.id!r}: features up to {largest:g} do not fit into {dtype}. Write float32.")
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        file["features"] = features.numpy()
+        if bag.xy is not None:
+            file["coords"] = bag.xy.detach().cpu().to(torch.int64).numpy()
+        if bag.instance_labels is not None:
+            file["instance_labels"] = bag.instance_labels.detach().cpu().numpy()
+        file.attrs.update(scmil_format=FORMAT, id=bag.id, provenance=json.dumps(dict(bag.provenance), sort_keys=True))
+    write_atomically(Path(path), content.getvalue())
+
+
+def read_bag(path: str | Path, label: int | None = None, patient: str | None = None) -> Bag:
+    """Read a bag back, with float32 features; label and patient come from a table and not from the file."""
+    with _opened(path) as file:
+        parts = {name: torch.from_numpy(file[name][()]) for name in file if name != "features"}
+        return Bag(
+            id=str(file.attrs["id"]),
+            features=torch.from_numpy(file["features"][()]).float(),
+            label=label,
+            patient=patient,
+            instance_labels=parts.get("instance_labels"),
+            xy=parts.get("coords"),
+            provenance=_provenance(file.attrs),
+        )
+
+
+def read_header(path: str | Path) -> Header:
+    """What a file holds, without its features."""
+    with _opened(path) as file:
+        instances, dim = file["features"].shape
+        return Header(str(file.attrs["id"]), instances, dim, _provenance(file.attrs))
+
+
+def _provenance(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(attributes["provenance"]))
+
+
+def _opened(path: str | Path) -> Any:
+    import h5py
+
+    try:
+        file = h5py.File(path, "r")
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as HDF5: {error}. Encode this slide again.") from None
+    met = file.attrs.get("scmil_format")
+    if met != FORMAT or "features" not in file or file["features"].ndim != 2:
+        file.close()
+        raise DataError(f"{path} is no bag of scmil: its format is {met!r}, and {FORMAT!r} with features is needed.")
+    return file
