@@ -53,3 +53,7 @@ class WeightsError(ScmilError, ValueError):
 
 class DiskFullError(ScmilError, OSError):
     """No space is left where results are written; every further slide would fail too."""
+
+
+class OutputError(ScmilError, OSError):
+    """A folder that results cannot be written to."""

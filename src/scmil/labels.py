@@ -1,0 +1,384 @@
+"""Which class and which patient a slide belongs to: tables in the column names that people use.
+
+CLAM, TRIDENT, STAMP, slideflow, DSMIL, ILRA and MIL_BASELINE name the same three columns in their own ways; all of them
+are read, whatever the case of the letters. Ids are text, always: the zeros of "007" stay.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scmil.errors import DataError
+from scmil.extras import need
+
+SLIDE = ("slide_id", "slide", "filename", "wsi", "image_id", "bag", "bag_name", "slide_path", "0")  # "0": DSMIL's index
+PATIENT = ("case_id", "patient", "patient_id", "case")
+LABEL = ("label", "target", "class", "category", "y")
+OTHER = ("", "unnamed: 0", "fold", "split", "mpp", "source", "dataset")  # never a label unless it is named
+BLANK = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")
+SUFFIXES = re.compile(
+    r"\.(svs|tiff?|ome|ndpi|mrxs|scn|bif|vsi|vms|vmu|svslide|czi|qptiff|dcm|zarr|h5|hdf5|pt|pth|npy|npz|csv|safetensors"
+    r"|jpe?g|png)$",
+    re.IGNORECASE,
+)
+BARCODE = re.compile(r"(TCGA-\w{2}-\w{4})(-.*)?")
+SEPARATORS = ",\t;"
+
+
+class Rows(NamedTuple):
+    """A table as it stands in its file: the names of the columns, and the cells of each line with its number."""
+
+    path: Path
+    header: tuple[str, ...]
+    lines: tuple[tuple[int, tuple[str, ...]], ...]
+
+    def find(self, names: Iterable[str]) -> int | None:
+        """The position of the first of these names that is a column, whatever the case of its letters."""
+        lower = [name.lower() for name in self.header]
+        for name in names:
+            if lower.count(name.lower()) > 1:
+                raise DataError(f"{self.path}: {lower.count(name.lower())} columns are called {name!r}. Rename one.")
+            if name.lower() in lower:
+                return lower.index(name.lower())
+        return None
+
+    def need(self, names: Sequence[str], what: str, option: str) -> int:
+        """The same, or say which columns there are, and which was probably meant."""
+        if (column := self.find(names)) is not None:
+            return column
+        met = {name.lower(): name for name in self.header if name}
+        near = [word for name in names for word in difflib.get_close_matches(name.lower(), met, n=1)]
+        hint = f" The nearest is {met[near[0]]!r}." if near else ""
+        if not met.keys() & {*SLIDE, *PATIENT, *LABEL, *OTHER}:
+            hint += " Does the file begin with a line that names its columns?"
+        expected = " or ".join(map(repr, names[:3]))
+        raise DataError(
+            f"{self.path}: no column {expected} for the {what}; met {', '.join(met.values())}.{hint} "
+            f"Name the column: {option}."
+        )
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The class and the patient of each slide.
+
+    >>> labels = Labels(("s1", "s2", "s3"), ("tumor", None, "normal"), ("normal", "tumor"), ("ann", "ann", None))
+    >>> labels.of("s1"), labels.of("s2"), labels.of("unknown")
+    ((1, 'ann'), (None, 'ann'), (None, None))
+    >>> len(labels), labels.counts(), "s3" in labels
+    (3, {'normal': 1, 'tumor': 1}, True)
+    """
+
+    ids: tuple[str, ...]
+    names: tuple[str | None, ...]  # the class of each slide, None if it is not known
+    classes: tuple[str, ...]
+    patients: tuple[str | None, ...]
+    notes: tuple[str, ...] = ()  # what was merged, left out or concluded while reading
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {id: position for position, id in enumerate(self.ids)}
+
+    def of(self, id: str) -> tuple[int | None, str | None]:
+        """The number of a slide's class, and its patient; None for what is not known. A file name will do for an id."""
+        if id not in self:
+            return None, None
+        position = self._position[slide_id(id)]
+        name = self.names[position]
+        return None if name is None else self.classes.index(name), self.patients[position]
+
+    def __contains__(self, id: str) -> bool:
+        return slide_id(id) in self._position
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def counts(self) -> dict[str, int]:
+        """How many slides each class has."""
+        return {name: self.names.count(name) for name in self.classes}
+
+
+def read_labels(
+    path: str | Path,
+    *,
+    slides: str | Path | None = None,
+    slide: str | None = None,
+    label: str | None = None,
+    patient: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> Labels:
+    """Read the labels of slides from a .csv, .tsv or .xlsx table; columns are found by their usual names, or named.
+
+    With `slides`, `path` is a table of patients and `slides` says which slides are whose, as STAMP has it. Classes are
+    sorted, numbers as numbers, or in the order of `classes`. Without a column of patients, TCGA barcodes name them.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
+    >>> _ = path.write_text("case_id,slide_id,label\\n007,007_a.svs,tumor\\n007,007_b.svs,tumor\\n008,008_a.svs,normal\\n")
+    >>> labels = read_labels(path)
+    >>> labels.ids, labels.classes, labels.of("007_b")
+    (('007_a', '007_b', '008_a'), ('normal', 'tumor'), (1, '007'))
+    """
+    table = read_rows(path)
+    notes: list[str] = []
+    if slides is not None:
+        records = _joined(table, read_rows(slides), slide, label, patient, notes)
+    else:
+        records = _records(table, slide, label, patient)
+    merged = _merged(records, notes)
+    if not merged:
+        raise DataError(f"{path}: there is no slide below the names of the columns.")
+    names = [record.label for record in merged.values()]
+    if blank := names.count(None):
+        notes.append(f"slides without a label ({blank} of {len(names)}): {_some(_unlabelled(merged))}.")
+    ordered, spelled = _classes(path, names, classes)
+    patients = [record.patient for record in merged.values()]
+    if slides is None and table.find([patient] if patient else PATIENT) is None:
+        patients = _patients_by_barcode(merged, notes)
+    final = tuple(None if name is None else spelled[name] for name in names)
+    return Labels(tuple(merged), final, ordered, tuple(patients), tuple(notes))
+
+
+def slide_id(text: str) -> str:
+    """The id of a slide, from its id, its file name or its path: the name without folders and known suffixes.
+
+    >>> slide_id("data/CAMELYON16/tumor_001.tif"), slide_id(r"C:\\scans\\007.ndpi"), slide_id("TCGA-05.1b2c-3d.svs.h5")
+    ('tumor_001', '007', 'TCGA-05.1b2c-3d')
+    """
+    name = re.split(r"[/\\]", text.strip().rstrip("/\\"))[-1]
+    while (shorter := SUFFIXES.sub("", name)) and shorter != name:
+        name = shorter
+    return name
+
+
+def read_rows(path: str | Path, *, ragged: bool = False) -> Rows:
+    """Read a table of text cells; commas, tabs and semicolons separate columns. `ragged` lines may end early.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> _ = path.write_text("slide;label\\n007;1\\n")
+    >>> read_rows(path)[1:]
+    (('slide', 'label'), ((2, ('007', '1')),))
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    lines = _sheet(path, content) if path.suffix.lower() == ".xlsx" else _text_lines(path, content)
+    kept = [(number, [cell.strip() for cell in cells]) for number, cells in lines]
+    kept = [(number, cells) for number, cells in kept if any(cells)]
+    if not kept:
+        raise DataError(f"{path} is empty. A line that names the columns is needed, and a line for every slide.")
+    header = kept[0][1]
+    rows = [(number, tuple(_fitted(path, number, cells, len(header), ragged))) for number, cells in kept[1:]]
+    return Rows(path, tuple(header), tuple(rows))
+
+
+def _text_lines(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
+    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}, line {line}: the bytes are not UTF-8. Save the table as CSV in UTF-8.") from None
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    separator = max(SEPARATORS, key=header.count)
+    if separator not in header and re.search(r"\w[|: ]+\w", header):
+        raise DataError(f"{path}: one column, {header!r}. Separate columns by commas, tabs or semicolons.")
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        for cells in lines:
+            yield lines.line_num, cells
+    except csv.Error as error:
+        raise DataError(f"{path}, line {lines.line_num}: {error}.") from None
+
+
+def _sheet(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
+    """The first sheet of a workbook."""
+    openpyxl: Any = need("openpyxl", "tables")
+    try:
+        book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
+        rows = list(book.worksheets[0].iter_rows(values_only=True))
+        book.close()
+    except Exception as error:  # a damaged workbook fails in zip, XML or styles, each in its own way
+        raise DataError(f"{path} cannot be read as a workbook: {error}. Save the table as CSV.") from None
+    for number, cells in enumerate(rows, start=1):
+        yield number, [_cell(cell) for cell in cells]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value)
+
+
+def _fitted(path: Path, number: int, cells: list[str], width: int, ragged: bool) -> list[str]:
+    missing = width - len(cells)
+    if any(cells[width:]) or (missing > 0 and not ragged):
+        raise DataError(
+            f"{path}, line {number}: {len(cells)} values, but {width} columns are named. Quote commas in text."
+        )
+    return cells[:width] + [""] * missing
+
+
+class _Record(NamedTuple):
+    where: str
+    slide: str
+    label: str | None
+    patient: str | None
+
+
+def _records(table: Rows, slide: str | None, label: str | None, patient: str | None) -> list[_Record]:
+    if slide is None and table.find(SLIDE) is None and table.find(PATIENT) is not None:
+        raise DataError(
+            f"{table.path} is a table of patients: {', '.join(table.header)}. Give the table that says which slides are "
+            f"whose as well: slides=, with the columns {PATIENT[1]} and {SLIDE[2]}."
+        )
+    slides, labels = _slide_column(table, slide), _label_column(table, label)
+    patients = table.need([patient], "patient", "patient=") if patient else table.find(PATIENT)
+    return [
+        _Record(
+            f"{table.path}, line {number}",
+            _id_of(table, number, cells[slides]),
+            _known(cells[labels]),
+            None if patients is None else _known(cells[patients]),
+        )
+        for number, cells in table.lines
+    ]
+
+
+def _joined(
+    clini: Rows, slide_table: Rows, slide: str | None, label: str | None, patient: str | None, notes: list[str]
+) -> list[_Record]:
+    """STAMP's two tables: the label of a slide is its patient's."""
+    names = [patient] if patient else PATIENT
+    of_patient, labels = clini.need(names, "patient", "patient="), _label_column(clini, label)
+    known = _merged(
+        [
+            _Record(f"{clini.path}, line {at}", cells[of_patient], _known(cells[labels]), None)
+            for at, cells in clini.lines
+        ],
+        notes,
+        "patient",
+    )
+    owner, slides = slide_table.need(names, "patient", "patient="), _slide_column(slide_table, slide)
+    records = []
+    for number, cells in slide_table.lines:
+        label_of = known[cells[owner]].label if cells[owner] in known else None
+        id = _id_of(slide_table, number, cells[slides])
+        records.append(_Record(f"{slide_table.path}, line {number}", id, label_of, _known(cells[owner])))
+    met = {cells[owner] for _, cells in slide_table.lines}
+    for what, ids in (("patients without slides", known.keys() - met), ("patients without a line", met - known.keys())):
+        if ids:
+            notes.append(f"{what} in {clini.path.name} ({len(ids)}): {_some(sorted(ids))}.")
+    return records
+
+
+def _slide_column(table: Rows, slide: str | None) -> int:
+    return table.need([slide] if slide else SLIDE, "slide", "slide=")
+
+
+def _label_column(table: Rows, label: str | None) -> int:
+    """The column of the labels: as named, by its usual name, or the only one that is left."""
+    if label is None and table.find(LABEL) is None:
+        taken = {*SLIDE, *PATIENT, *OTHER}
+        left = [position for position, name in enumerate(table.header) if name.lower() not in taken]
+        if len(left) == 1:
+            return left[0]
+    return table.need([label] if label else LABEL, "label", "label=")
+
+
+def _id_of(table: Rows, number: int, cell: str) -> str:
+    if not (id := slide_id(cell)):
+        raise DataError(f"{table.path}, line {number}: no slide is named. Fill the cell, or delete the line.")
+    return id
+
+
+def _known(cell: str) -> str | None:
+    return None if cell.lower() in BLANK else cell
+
+
+def _merged(records: Iterable[_Record], notes: list[str], what: str = "slide") -> dict[str, _Record]:
+    """One record an id; lines that repeat it fill what is blank, and must not contradict."""
+    merged: dict[str, _Record] = {}
+    repeated: list[str] = []
+    for record in records:
+        first = merged.get(record.slide)
+        if first is None:
+            merged[record.slide] = record
+            continue
+        for field in ("label", "patient"):
+            one, other = getattr(first, field), getattr(record, field)
+            same = one == other or (field == "label" and _number(one or "") == _number(other or ""))
+            if None not in (one, other) and not same:
+                raise DataError(
+                    f"{record.where}: {what} {record.slide!r} has the {field} {other!r}, but {one!r} in "
+                    f"line {first.where.rpartition(' ')[2]}. One {what} has one {field}: correct the table."
+                )
+        repeated.append(record.slide)
+        merged[record.slide] = first._replace(
+            label=first.label if first.label is not None else record.label,
+            patient=first.patient if first.patient is not None else record.patient,
+        )
+    if repeated:
+        notes.append(f"lines that repeat a {what} and agree are merged ({len(repeated)}): {_some(repeated)}.")
+    return merged
+
+
+def _number(word: str) -> float | str:
+    """A label for comparison: 1 and 1.0 are one class."""
+    try:
+        value = float(word)
+    except ValueError:
+        return word
+    return value if value == value else word
+
+
+def _classes(
+    path: str | Path, names: Sequence[str | None], given: Sequence[str] | None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The classes in their order, and how each name that was met is spelled."""
+    met = {name: _number(name) for name in names if name is not None}
+    values: set[Any] = set(met.values())
+    if given is not None:
+        order = {_number(name): name for name in given}
+        for name, value in met.items():
+            if value not in order:
+                near = difflib.get_close_matches(name, given, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise DataError(f"{path}: label {name!r} is not among the classes {', '.join(given)}.{hint}")
+        return tuple(given), {name: order[value] for name, value in met.items()}
+    if len(values) < 2:
+        only = f"every label is {next(iter(met))!r}" if met else "no slide has a label"
+        raise DataError(f"{path}: {only}; two classes are needed. If this is a part of a cohort, name all: classes=.")
+    if all(isinstance(value, float) for value in values):
+        return tuple(f"{value:.15g}" for value in sorted(values)), {
+            name: f"{value:.15g}" for name, value in met.items()
+        }
+    return tuple(sorted(met)), {name: name for name in met}
+
+
+def _patients_by_barcode(merged: dict[str, _Record], notes: list[str]) -> list[str | None]:
+    barcodes = [BARCODE.fullmatch(id) for id in merged]
+    if found := sum(match is not None for match in barcodes):
+        notes.append(
+            f"no column of patients: taken from the first three parts of TCGA barcodes ({found} of {len(merged)} slides)."
+        )
+    return [match and match[1] for match in barcodes]
+
+
+def _unlabelled(merged: dict[str, _Record]) -> list[str]:
+    return [id for id, record in merged.items() if record.label is None]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,357 @@
+"""What makes a long run over slides lose nothing: finished files are kept, failures are written down, the rest goes on.
+
+A unit of work whose file exists is done. A lock of the operating system says who is at it; it dies with its process, so
+that a killed run leaves nothing behind that would have to be cleared by hand.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from scmil.errors import DataError, DiskFullError, OutputError, ScmilError
+from scmil.files import write_atomically
+
+Item = TypeVar("Item")
+
+LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes and temporary names are longer
+RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # devices on Windows, with any suffix
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}")  # as `write_atomically` names its files
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+class Failure(NamedTuple):
+    """One line of the ledger: what failed, at which stage, why, when, and the file that it came from."""
+
+    slide: str
+    stage: str
+    cause: str
+    when: str
+    file: str
+
+
+class Ledger:
+    """The failures of all runs into a folder, as a table that people read too; several processes may write at once.
+
+    A slide has one line a stage: its last failure.
+
+    >>> import tempfile
+    >>> ledger = Ledger(tempfile.mkdtemp())
+    >>> ledger.add("tumor_078", "tile", "the file ends too early", "slides/tumor_078.tif")
+    >>> [(failure.slide, failure.cause) for failure in ledger.read()]
+    [('tumor_078', 'the file ends too early')]
+    >>> ledger.clear("tumor_078", "tile")
+    >>> ledger.read()
+    []
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / "failures.csv"
+
+    def read(self) -> list[Failure]:
+        """All failures that are not yet made good, the oldest first."""
+        try:
+            text = self.path.read_text("utf-8", "surrogateescape")  # file names may have bytes that are no text
+            rows = list(filter(None, csv.reader(io.StringIO(text, newline=""))))
+        except FileNotFoundError:
+            return []
+        except (OSError, csv.Error) as error:
+            raise DataError(f"{self.path} cannot be read: {error}. Mend it, or delete it to try all again.") from None
+        if not rows or rows[0] != list(Failure._fields) or any(len(row) != len(rows[0]) for row in rows):
+            expected = ",".join(Failure._fields)
+            raise DataError(f"{self.path} is no table of {expected}. Mend it, or delete it to try all slides again.")
+        return [Failure(*row) for row in rows[1:]]
+
+    def of(self, slide: str, stage: str) -> Failure | None:
+        """The failure of a slide at a stage, if there is one."""
+        return next((failure for failure in self.read() if failure[:2] == (slide, stage)), None)
+
+    def add(self, slide: str, stage: str, cause: str, file: str = "") -> None:
+        """Write a failure down, in place of an earlier one of the same slide and stage."""
+        when = datetime.now(UTC).isoformat()
+        self._replace(slide, stage, [Failure(slide, stage, " ".join(cause.split()), when, file)])
+
+    def clear(self, slide: str, stage: str) -> None:
+        """Strike the failure of a slide at a stage out, because it is made good."""
+        self._replace(slide, stage, [])
+
+    def _replace(self, slide: str, stage: str, new: list[Failure]) -> None:
+        with _locked(self.path, wait=True):
+            _remove(_leftovers(self.path.parent).get(self.path.name, ()))
+            others = [failure for failure in self.read() if failure[:2] != (slide, stage)]
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([Failure._fields, *others, *new])
+            write_atomically(self.path, text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The names of the items by what became of them; `bugs` are those of `failed` that failed by a mistake of a program."""
+
+    done: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()  # still in the hands of another process
+    bugs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.done)} made", f"{len(self.kept)} kept", f"{len(self.failed)} failed"]
+        parts += [f"{len(self.taken)} in another process"] * bool(self.taken)
+        return ", ".join(parts) + (f" ({len(self.bugs)} by a bug: please report it)" if self.bugs else "")
+
+
+def for_each(
+    items: Sequence[Item],
+    make: Callable[[Item], None],
+    *,
+    target: Callable[[Item], Path],
+    ledger: Ledger,
+    stage: str,
+    retry_failed: bool = False,
+    on_done: Callable[[Item, str], None] | None = None,
+    name: Callable[[Item], str] | None = None,
+    source: Callable[[Item], object] = str,
+    wait: bool = True,
+) -> Outcome:
+    """Make the file of every item that has none; an item that fails is written into the ledger, and the others go on.
+
+    Any number of processes may do this with the same items: each item is made by one. What another process is at is looked
+    at again in the end, when it is done (`wait=False`: it is reported as taken). Items that failed before are passed over
+    unless `retry_failed`. A full disk stops the run, since every further item would fail too. `on_done` is told each item
+    and what became of it: "done", "kept", "failed" or "taken". In the ledger an item has the name of its file without the
+    suffix, or `name(item)`, and `source(item)` is the file that it came from.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> def make(word: str) -> None:
+    ...     write_atomically(folder / f"{word}.txt", word.upper().encode())
+    >>> todo = dict(target=lambda word: folder / f"{word}.txt", ledger=Ledger(folder), stage="shout")
+    >>> print(for_each(["a", "b"], make, **todo))
+    2 made, 0 kept, 0 failed
+    >>> print(for_each(["a", "b", "c"], make, **todo))
+    1 made, 2 kept, 0 failed
+    """
+    run = _Run(make, target, ledger, stage, retry_failed, name or (lambda item: target(item).stem), source)
+    run.prepare(items)
+    states: dict[str, list[str]] = {state: [] for state in ("done", "kept", "failed", "taken")}
+
+    def tell(item: Item, state: str) -> None:
+        states[state].append(run.name(item))
+        if on_done is not None:
+            on_done(item, state)
+
+    later = []
+    for item in items:
+        state = run.attempt(item)
+        if state == "taken" and wait:
+            later.append(item)
+        else:
+            tell(item, state)
+    for item in later:
+        tell(item, run.attempt(item, wait=True))
+    return Outcome(**{state: tuple(names) for state, names in states.items()}, bugs=tuple(run.bugs))
+
+
+@dataclass
+class _Run(Generic[Item]):
+    """One call of `for_each`: what is asked for, and what was there when it began."""
+
+    make: Callable[[Item], None]
+    target: Callable[[Item], Path]
+    ledger: Ledger
+    stage: str
+    retry_failed: bool
+    name: Callable[[Item], str]
+    source: Callable[[Item], object]
+    bugs: list[str] = field(default_factory=list)
+    leftovers: set[Path] = field(default_factory=set)  # files that a killed process had begun
+    before: dict[str, Failure] = field(default_factory=dict)
+
+    def prepare(self, items: Sequence[Item]) -> None:
+        """Refuse before the first item what would spoil all of them, and look at what is there."""
+        owners: dict[Path, Item] = {}
+        for item in items:
+            if (first := owners.setdefault(self.target(item), item)) != item:
+                raise DataError(f"{first} and {item} would both be written to {self.target(item)}. Rename one.")
+        folders = {path.parent for path in owners}
+        for folder in sorted(folders | {self.ledger.path.parent}):
+            check_writable(folder)
+        self.leftovers = {folder / name for folder in folders for name in _leftovers(folder)}
+        self.before = {failure.slide: failure for failure in self.ledger.read() if failure.stage == self.stage}
+
+    def attempt(self, item: Item, wait: bool = False) -> str:
+        """Make the file of an item if it is missing and nobody is at it, and say what became of the item."""
+        target, name = self.target(item), self.name(item)
+        half_made = wait or target in self.leftovers  # if we waited, the other process may have been killed
+        known = name in self.before
+        if not half_made and target.exists() and not known:
+            return "kept"
+        if not half_made and not target.exists() and known and not self.retry_failed:
+            return "failed"
+        try:
+            with _locked(target, wait) as ours:
+                return self._decide(item, target, name, half_made) if ours else "taken"
+        except ScmilError:
+            raise
+        except OSError as error:  # of the lock, the ledger or the folder; errors of `make` do not come this far
+            raise _refusal(target.parent, error) from error
+
+    def _decide(self, item: Item, target: Path, name: str, half_made: bool) -> str:
+        if half_made:
+            _remove(_leftovers(target.parent).get(target.name, ()))
+        failure = self.ledger.of(name, self.stage)
+        if target.exists():
+            state = "kept"
+        elif failure and not (self.retry_failed and failure == self.before.get(name)):
+            return "failed"  # before, or in another process since this run began
+        else:
+            state = self._make(item, target, name)
+        if failure and state != "failed":
+            self.ledger.clear(name, self.stage)
+        return state
+
+    def _make(self, item: Item, target: Path, name: str) -> str:
+        try:
+            self.make(item)
+            if not target.exists():
+                raise RuntimeError(f"no file {target.name} was written")
+        except Exception as error:
+            _remove(_leftovers(target.parent).get(target.name, ()))
+            if isinstance(error, DiskFullError):
+                raise
+            if is_disk_full(error):
+                raise _refusal(target.parent, error) from error
+            if not isinstance(error, (ScmilError, OSError, MemoryError)):
+                self.bugs.append(name)
+            self.ledger.add(name, self.stage, plain_words(error), str(self.source(item)))
+            return "failed"
+        return "done"
+
+
+def check_writable(folder: str | Path) -> None:
+    """Refuse a folder that nothing can be written to, before hours of work are lost on it; a new one is made."""
+    probe = Path(folder) / f".probe.{uuid.uuid4().hex}"
+    try:
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(b"x")
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise _refusal(Path(folder), error) from error
+
+
+def safe_name(id: str) -> str:
+    """A file name for any id, another one for every id, that cannot leave its folder; ordinary ids stay as they are.
+
+    >>> safe_name("TCGA-05-4244-01Z-00-DX1.a5f1"), safe_name("../etc/passwd"), safe_name("con"), safe_name("100%")
+    ('TCGA-05-4244-01Z-00-DX1.a5f1', '%2E.%2Fetc%2Fpasswd', '%63on', '100%25')
+    """
+    if not id:
+        raise DataError("an empty id has no file name. Give every slide an id.")
+    letters = [letter if letter.isalnum() or letter in " -_.,+=@()[]#&~" else _escaped(letter) for letter in id]
+    if id.startswith((".", " ", "~")) or RESERVED.match(id):
+        letters[0] = _escaped(id[0])
+    if id.endswith((".", " ")):  # Windows drops them
+        letters[-1] = _escaped(id[-1])
+    name = "".join(letters)
+    if len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME:
+        return name
+    digest = sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return name.encode("utf-8", "surrogatepass")[: LONGEST_NAME - 20].decode("utf-8", "ignore") + "%~" + digest
+
+
+def plain_words(error: BaseException) -> str:
+    """The cause of a failure as one says it.
+
+    >>> plain_words(FileNotFoundError(2, "No such file or directory", "a.svs")), plain_words(KeyError("features"))
+    ('No such file or directory: a.svs', "KeyError: 'features' (a bug: please report it)")
+    """
+    if isinstance(error, MemoryError):
+        return "not enough memory" + (f": {error}" if str(error) else "")
+    if isinstance(error, ScmilError):
+        return str(error) or type(error).__name__
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{where}" if error.strerror else str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error} (a bug: please report it)"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it came from, says that no space is left; HDF5 says so in its text alone.
+
+    >>> is_disk_full(OSError(errno.ENOSPC, "No space left on device")), is_disk_full(OSError(errno.EIO, "broken"))
+    (True, False)
+    """
+    if error is None:
+        return False
+    number = error.errno if isinstance(error, OSError) else None
+    full = isinstance(error, DiskFullError) or number in (errno.ENOSPC, errno.EDQUOT)
+    full = full or "No space left on device" in str(error)
+    return full or is_disk_full(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
+
+
+def _refusal(folder: Path, error: BaseException) -> ScmilError:
+    if is_disk_full(error):
+        free = f"{shutil.disk_usage(folder).free / 2**20:.1f} MB" if folder.is_dir() else "nothing"
+        return DiskFullError(
+            f"no space is left for {folder}: {free} of the disk is free ({plain_words(error)}). Make room, or write to "
+            "another disk, and start again: what is finished is kept."
+        )
+    return OutputError(
+        f"{folder} cannot be written to: {plain_words(error)}. Give a folder of yours, or ask for the right to write there."
+    )
+
+
+@contextmanager
+def _locked(path: Path, wait: bool) -> Iterator[bool]:
+    """Hold the lock of a file; False if another process has it and we do not wait."""
+    import filelock
+
+    folder = path.parent / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock: Any = filelock.FileLock(folder / f"{path.name}.lock")
+    try:
+        lock.acquire(timeout=-1 if wait else 0, poll_interval=SECONDS_BETWEEN_LOOKS)
+    except filelock.Timeout:
+        yield False
+        return
+    except NotImplementedError:  # as some versions say that the file system has no locks; others take a soft one
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)) from None
+    if isinstance(lock, filelock.SoftFileLock):  # a mere file: it would outlive a killed process, and block its item
+        lock.release()
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _leftovers(folder: Path) -> dict[str, list[Path]]:
+    """Temporary files by the name of the file that they were to become."""
+    found: dict[str, list[Path]] = {}
+    for path in folder.glob(".*"):
+        if match := TEMPORARY.fullmatch(path.name):
+            found.setdefault(match["name"], []).append(path)
+    return found
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _escaped(letter: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in letter.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from scmil.errors import DataError, MissingExtraError
+from scmil.labels import Labels, read_labels, read_rows, slide_id
+
+SHARED = Path(__file__).parents[3] / "shared"
+
+
+def table(folder: Path, text: str, name: str = "labels.csv", encoding: str = "utf-8") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def known(labels: Labels) -> dict[str, tuple[str | None, str | None]]:
+    return dict(zip(labels.ids, zip(labels.names, labels.patients, strict=True), strict=True))
+
+
+# ------------------------------------------------------------------------------------------- the tables of other tools
+
+
+@pytest.mark.parametrize(
+    ("text", "patients"),
+    [
+        ("case_id,slide_id,label\np1,s1,tumor\np2,s2,normal\n", ("p1", "p2")),  # CLAM
+        ("patient,slide,category,site\np1,s1,tumor,x\np2,s2,normal,y\n", ("p1", "p2")),  # slideflow, PathForge
+        ("PATIENT,FILENAME,Target\np1,s1.h5,tumor\np2,s2.h5,normal\n", ("p1", "p2")),
+        ("0,label\nd/a/s1.csv,tumor\nd/b/s2.csv,normal\n", (None, None)),  # DSMIL
+        ("image_id,label,fold\ns1,tumor,0\ns2,normal,1\n", (None, None)),  # ILRA
+        ("slide_path,label\n/f/s1.pt,tumor\nC:\\f\\s2.pt,normal\n", (None, None)),  # MIL_BASELINE
+        ("wsi,mpp,grade\ns1.svs,0.25,tumor\ns2.svs,0.25,normal\n", (None, None)),  # the only column that is left
+        (",slide_id,label\n0,s1,tumor\n1,s2,normal\n", (None, None)),  # with the index of a data frame
+    ],
+)
+def test_the_columns_of_other_tools_are_found(tmp_path: Path, text: str, patients: tuple[str | None, ...]) -> None:
+    labels = read_labels(table(tmp_path, text))
+    assert (labels.ids, labels.names, labels.patients) == (("s1", "s2"), ("tumor", "normal"), patients)
+    assert (labels.classes, labels.of("s1")[0]) == (("normal", "tumor"), 1)
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_separators_and_byte_order_marks_are_seen_through(tmp_path: Path, separator: str, encoding: str) -> None:
+    text = "Slide_ID,Label\ns1,Tumör\ns2,normal\n".replace(",", separator)
+    assert known(read_labels(table(tmp_path, text, encoding=encoding))) == {
+        "s1": ("Tumör", None),
+        "s2": ("normal", None),
+    }
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    path = table(tmp_path, "scan,who,label,MSI\ns1,ann,0,high\ns2,bob,0,low\n")
+    assert known(read_labels(path, slide="scan", patient="WHO", label="msi")) == {
+        "s1": ("high", "ann"),
+        "s2": ("low", "bob"),
+    }
+
+
+def test_stamps_two_tables_are_joined_by_the_patient(tmp_path: Path) -> None:
+    clini = table(tmp_path, "PATIENT,AGE,isMSIH\n01,60,MSIH\n02,50,nonMSIH\n03,40,MSIH\n", "clini.csv")
+    slides = table(tmp_path, "PATIENT,FILENAME\n01,a.h5\n01,b.h5\n02,c.h5\n09,d.h5\n", "slide.csv")
+    labels = read_labels(clini, slides=slides, label="isMSIH")
+    assert known(labels) == {"a": ("MSIH", "01"), "b": ("MSIH", "01"), "c": ("nonMSIH", "02"), "d": (None, "09")}
+    assert "patients without slides in clini.csv (1): 03." in labels.notes
+    assert "patients without a line in clini.csv (1): 09." in labels.notes
+
+
+def test_a_table_of_patients_alone_asks_for_the_table_of_slides(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is a table of patients: PATIENT, isMSIH\. Give the table .* slides="):
+        read_labels(table(tmp_path, "PATIENT,isMSIH\n01,yes\n"))
+
+
+def test_a_patient_with_two_labels_in_the_table_of_patients_is_refused(tmp_path: Path) -> None:
+    clini = table(tmp_path, "PATIENT,label\n01,a\n01,b\n", "clini.csv")
+    slides = table(tmp_path, "PATIENT,FILENAME\n01,a.h5\n", "slide.csv")
+    with pytest.raises(DataError, match=r"line 3: patient '01' has the label 'b', but 'a' in line 2"):
+        read_labels(clini, slides=slides)
+
+
+def test_the_official_list_of_camelyon16_is_read() -> None:
+    path = SHARED / "data" / "camelyon16" / "camelyon16_official_split_merged.csv"
+    if not path.exists():
+        pytest.skip("the list of CAMELYON16 is not beside the project")
+    labels = read_labels(path)
+    assert (len(labels), labels.counts()) == (399, {"0": 239, "1": 160})
+    assert labels.of("tumor_001.tif") == (1, None)
+
+
+# --------------------------------------------------------------------------------------------------------- ids, classes
+
+
+def test_ids_are_text_and_file_names_will_do(tmp_path: Path) -> None:
+    labels = read_labels(table(tmp_path, "slide,label\n007.svs,a\n1e5,b\n"))
+    assert labels.ids == ("007", "1e5")
+    assert labels.of("scans/007.ndpi") == (0, None)
+    assert "7" not in labels
+
+
+@pytest.mark.parametrize(
+    ("text", "id"),
+    [
+        ("a.ome.tiff", "a"),
+        ("TCGA-05-4244-01Z-00-DX1.a5f1.svs", "TCGA-05-4244-01Z-00-DX1.a5f1"),
+        ("slide 1.v2", "slide 1.v2"),
+        ("folder/", "folder"),
+        (".h5", ".h5"),
+    ],
+)
+def test_only_known_suffixes_are_cut(text: str, id: str) -> None:
+    assert slide_id(text) == id
+
+
+def test_numbers_are_sorted_as_numbers_and_one_is_1_0(tmp_path: Path) -> None:
+    labels = read_labels(table(tmp_path, "slide,label\na,10\nb,2.0\nc,2\nd,-1\n"))
+    assert labels.classes == ("-1", "2", "10")
+    assert [labels.of(id)[0] for id in "abcd"] == [2, 1, 1, 0]
+
+
+def test_the_order_of_classes_can_be_given(tmp_path: Path) -> None:
+    path = table(tmp_path, "slide,label\na,tumor\nb,normal\n")
+    assert read_labels(path, classes=["tumor", "normal", "other"]).counts() == {"tumor": 1, "normal": 1, "other": 0}
+    with pytest.raises(
+        DataError, match=r"label 'tumor' is not among the classes tumour, normal\. Did you mean 'tumour'"
+    ):
+        read_labels(path, classes=["tumour", "normal"])
+
+
+def test_tcga_barcodes_name_the_patients_if_no_column_does(tmp_path: Path) -> None:
+    one, other = "TCGA-05-4244-01Z-00-DX1.ab", "TCGA-05-4244-01Z-00-DX2.cd"
+    labels = read_labels(table(tmp_path, f"slide,label\n{one},a\n{other},a\nmine,b\n"))
+    assert labels.patients == ("TCGA-05-4244", "TCGA-05-4244", None)
+    assert "first three parts of TCGA barcodes (2 of 3 slides)" in labels.notes[0]
+    labels = read_labels(table(tmp_path, f"slide,label,patient\n{one},a,ann\n{other},b,\n"))
+    assert (labels.patients, labels.notes) == (("ann", None), ())
+
+
+# ------------------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("\n  \n", "is empty"),
+        ("slide,label\n", "no slide below the names"),
+        (
+            "slyde,label\na,b\n",
+            r"no column 'slide_id' or 'slide' .* met slyde, label\. The nearest is 'slyde'\. .*slide=",
+        ),
+        ("slide,Lable,x\na,b,c\n", r"for the label; met slide, Lable, x\. The nearest is 'Lable'\. Name .* label="),
+        ("test_001,Tumor\ntest_002,Normal\n", "Does the file begin with a line that names its columns"),
+        ("slide,label,label\na,b,c\n", "2 columns are called 'label'"),
+        ("slide|label\na|b\n", r"one column, 'slide\|label'\. Separate columns by commas, tabs or semicolons"),
+        ("slide,label\na,b,c\n", "line 2: 3 values, but 2 columns are named"),
+        ("slide,label\na,b\nc\n", "line 3: 1 values, but 2 columns are named"),
+        ("slide,label\n,b\n", "line 2: no slide is named"),
+        ("slide,label\na,x\nb,y\na.svs,y\n", r"line 4: slide 'a' has the label 'y', but 'x' in line 2"),
+        ("slide,label,patient\na,x,7\na,x,07\n", "slide 'a' has the patient '07', but '7' in line 2"),
+        ("slide,label\na,x\nb,x\n", "every label is 'x'; two classes are needed"),
+        ("slide,label\na,\nb,nan\n", "no slide has a label"),
+        ("slide,label\na," + "x" * 200_000 + "\n", "line 2: field larger than field limit"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read_labels(table(tmp_path, text))
+
+
+def test_a_column_that_was_named_and_is_missing_is_refused(tmp_path: Path) -> None:
+    path = table(tmp_path, "slide,isMSIH,age\na,x,1\nb,y,2\n")
+    with pytest.raises(DataError, match=r"no column 'isMSI' for the label; .* The nearest is 'isMSIH'"):
+        read_labels(path, label="isMSI")
+    with pytest.raises(DataError, match="no column 'who' for the patient"):
+        read_labels(path, label="isMSIH", patient="who")
+
+
+def test_latin_1_bytes_are_refused_and_not_guessed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 3: the bytes are not UTF-8\. Save the table as CSV in UTF-8"):
+        read_labels(table(tmp_path, "slide,label\na,normal\nb,Tumör\n", encoding="latin-1"))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_labels(tmp_path / "none.csv")
+
+
+def test_one_class_is_enough_if_the_others_are_named(tmp_path: Path) -> None:
+    labels = read_labels(table(tmp_path, "slide,label\na,x\n"), classes=["x", "y"])
+    assert labels.of("a") == (0, None)
+
+
+# -------------------------------------------------------------------------------------------------------- what is noted
+
+
+def test_lines_that_agree_are_merged_and_noted(tmp_path: Path) -> None:
+    labels = read_labels(table(tmp_path, "slide,label,patient\na,1,\na.svs,1.0,ann\nb,0,bob\n"))
+    assert known(labels) == {"a": ("1", "ann"), "b": ("0", "bob")}
+    assert labels.notes == ("lines that repeat a slide and agree are merged (1): a.",)
+
+
+def test_blank_labels_are_unknown_and_noted(tmp_path: Path) -> None:
+    blank = "".join(f"s{i},{word}\n" for i, word in enumerate(["", "NaN", "NA", "n/a"]))
+    labels = read_labels(table(tmp_path, "slide,label\na,x\nb,None\n" + blank))
+    assert labels.classes == ("None", "x")  # the name of a stage in CAMELYON17, not a gap
+    assert labels.of("s1") == (None, None)
+    assert labels.notes == ("slides without a label (4 of 6): s0, s1, s2 and 1 more.",)
+
+
+def test_empty_lines_and_trailing_commas_of_spreadsheets_do_no_harm(tmp_path: Path) -> None:
+    labels = read_labels(table(tmp_path, 'slide,label\n\n"a",x,,\n,\nb,y\n\n'))
+    assert labels.ids == ("a", "b")
+
+
+# ------------------------------------------------------------------------------------------------------------ workbooks
+
+
+def test_a_workbook_is_read_as_a_table(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in (["slide", "label", "patient"], ["007", 1, 12], ["b", 0.0, None]):
+        book.active.append(row)
+    book.save(tmp_path / "labels.xlsx")
+    assert known(read_labels(tmp_path / "labels.xlsx")) == {"007": ("1", "12"), "b": ("0", None)}
+
+
+def test_a_damaged_workbook_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    with pytest.raises(DataError, match=r"cannot be read as a workbook: .* Save the table as CSV"):
+        read_labels(table(tmp_path, "slide,label\n", "labels.xlsx"))
+
+
+def test_without_openpyxl_the_command_that_installs_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(MissingExtraError, match=r"'openpyxl'.*pip install 'scmil\[tables\]'"):
+        read_labels(table(tmp_path, "", "labels.xlsx"))
+
+
+def test_ragged_lines_are_filled_only_when_asked_for(tmp_path: Path) -> None:
+    path = table(tmp_path, "a,b\n1\n")
+    assert read_rows(path, ragged=True).lines == ((2, ("1", "")),)
+    with pytest.raises(DataError, match="line 2"):
+        read_rows(path)
