@@ -1,0 +1,272 @@
+"""Detection, options, labels, and what is hostile or damaged: the rules that hold for every format."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import foreign
+import h5py
+import numpy as np
+import pytest
+import torch
+from foreign import IDS, clam, features
+
+from scmil import Bag, formats
+from scmil.errors import DataError, OptionError, UnknownNameError
+from scmil.formats import detect, export, open_bags
+from scmil.formats.reading import load_npz
+
+
+class Table:
+    classes = ("benign", "malignant")
+
+    def of(self, id: str) -> tuple[int | None, str | None]:
+        return {"007": (1, "bond")}.get(id, (None, None))
+
+
+MAKERS: dict[str, list[Callable[[Path], object]]] = {
+    "clam": [clam],
+    "trident": [foreign.trident],
+    "stamp": [foreign.stamp],
+    "torchmil": [foreign.torchmil, foreign.torchmil_published],
+    "dsmil": [foreign.dsmil],
+    "slideflow": [foreign.slideflow],
+    "histossl": [foreign.histossl],
+    "dtfd": [foreign.dtfd],
+    "arrays": [foreign.arrays],
+}
+every_folder = pytest.mark.parametrize(("name", "make"), [(name, make) for name in MAKERS for make in MAKERS[name]])
+
+
+@every_folder
+def test_every_folder_is_recognised(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "x")
+    assert detect(tmp_path / "x") == name
+
+
+@every_folder
+def test_a_table_of_labels_comes_first(tmp_path: Path, name: str, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "x")
+    bags = open_bags(tmp_path / "x", labels=Table(), trust_pickle=name == "dtfd")
+    assert (bags.labels, bags.patients, bags.classes) == ((1, None), ("bond", None), Table.classes)
+    assert (bags[0].label, bags[0].patient, bags[1].label) == (1, "bond", None)
+    assert bags[0].provenance["format"] == name
+
+
+def test_every_format_but_our_own_has_a_folder_here() -> None:
+    assert {"scmil", *MAKERS} == set(formats.names())
+
+
+def test_nothing_is_opened_before_a_bag_is_asked_for(tmp_path: Path) -> None:
+    for path in [*(clam(tmp_path) / "h5_files").iterdir(), *(tmp_path / "pt_files").iterdir()]:
+        path.write_bytes(b"")
+    assert open_bags(tmp_path, labels=Table()).labels == (1, None)
+
+
+def test_two_thousand_bags_open_in_a_moment(tmp_path: Path) -> None:
+    for i in range(2000):
+        (tmp_path / f"{i:05}.pt").touch()
+    start = time.process_time()
+    assert len(open_bags(tmp_path)) == 2000
+    assert time.process_time() - start < 0.5
+
+
+def test_an_empty_folder_is_told_what_would_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as refusal:
+        detect(tmp_path)
+    assert "Found: nothing." in str(refusal.value)
+    for name in formats.names():
+        assert f"\n  {name}: {formats.registry.build(name).layout}" in str(refusal.value)
+
+
+def test_a_folder_of_two_formats_asks_for_the_name(tmp_path: Path) -> None:
+    foreign.trident(clam(tmp_path))
+    with pytest.raises(DataError, match=r"formats clam, trident\. Name one: format='clam' or format='trident'"):
+        open_bags(tmp_path)
+    assert open_bags(tmp_path, "clam")[0].provenance["format"] == "clam"
+    assert open_bags(tmp_path, "trident")[0].provenance["format"] == "trident"
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file: is a file, but its folder is needed"):
+        open_bags(tmp_path / "file")
+    with pytest.raises(DataError, match="there is no such folder"):
+        open_bags(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"has no bag of the format 'arrays', which looks like: <bag>\.npy"):
+        open_bags(tmp_path, "arrays")
+    with pytest.raises(DataError, match="has no folder of features"):
+        open_bags(tmp_path, "torchmil")
+    with pytest.raises(UnknownNameError, match=r"unknown format 'clamm'\. Did you mean 'clam'"):
+        open_bags(tmp_path, "clamm")
+
+
+def test_an_option_that_a_format_does_not_take_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"format 'arrays' does not take key\. It takes: none\."):
+        open_bags(foreign.arrays(tmp_path), key="uni")
+    with pytest.raises(OptionError, match=r"format 'clam' does not take step\. It takes: slide_mpp\."):
+        open_bags(clam(tmp_path / "clam"), step=2)
+
+
+def test_half_written_and_hidden_files_are_no_bags(tmp_path: Path) -> None:
+    (foreign.arrays(tmp_path) / ".007.pt.0f3a").touch()
+    (tmp_path / "._007.pt").touch()
+    assert open_bags(tmp_path).ids == IDS
+
+
+def test_one_file_and_one_decorator_are_enough(tmp_path: Path) -> None:
+    @formats.register("text", "one number a line")
+    class Text:
+        """One number a line."""
+
+        layout = "<bag>.txt"
+
+        def looks_like(self, folder: formats.Folder) -> bool:
+            return bool(folder.stems(".txt"))
+
+        def read(self, folder: formats.Folder, labels: formats.Labels | None = None) -> formats.BagSet:
+            return formats.BagSet([Bag(stem, torch.ones(1, 1)) for stem in folder.stems(".txt")])
+
+    try:
+        (tmp_path / "a.txt").touch()
+        assert open_bags(tmp_path).ids == ("a",)
+        with pytest.raises(DataError, match=r"'text' is read, but not written\. Written are: clam, trident, torchmil"):
+            export(open_bags(tmp_path), tmp_path, "text")
+    finally:
+        del formats.registry._entries["text"]
+
+
+# -------------------------------------------------------------------------------------------------- hostile, damaged
+
+
+def spoil_text(path: Path) -> None:
+    path.write_text("this is a letter, and no HDF5")
+
+
+def spoil_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:700])
+
+
+def spoil_integers(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["features"] = np.ones((3, 6), np.int64)
+
+
+def spoil_words(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["features"] = np.array([[b"a", b"b"]])
+
+
+def spoil_cube(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["features"] = np.ones((1, 3, 6), np.float32)
+
+
+def spoil_fractions(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["coords"]
+        file["coords"] = np.full((3, 2), 0.5)
+
+
+def spoil_columns(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["coords"]
+        file["coords"] = np.zeros((3, 3), np.int64)
+
+
+def spoil_missing(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["features"]
+
+
+def spoil_link(path: Path) -> None:
+    with h5py.File(path.with_name("elsewhere.bin"), "w") as file:
+        file["features"] = np.ones((3, 6), np.float32)
+    with h5py.File(path, "w") as file:
+        file["features"] = h5py.ExternalLink("elsewhere.bin", "features")
+
+
+def spoil_outside_bytes(path: Path) -> None:
+    path.with_name("bytes.bin").write_bytes(b"\0" * 72)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", (3, 6), np.float32, external=[(str(path.with_name("bytes.bin")), 0, 72)])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_text, "cannot be read as HDF5"),
+        (spoil_half, "cannot be read as HDF5"),
+        (spoil_integers, "the features are torch.int64, but 16, 32 or 64-bit floating numbers are needed"),
+        (spoil_words, "but numbers are needed"),
+        (spoil_cube, r"features of shape \(1, 3, 6\), but a matrix"),
+        (spoil_fractions, "coordinates with fractions or NaN"),
+        (spoil_columns, r"coordinates of shape \(3, 3\)"),
+        (spoil_missing, "there is no 'features'. The file has: coords"),
+        (spoil_link, "no array in this file: a group, or a link to another file"),
+        (spoil_outside_bytes, "no array in this file: a group, or a link to another file"),
+    ],
+)
+def test_a_damaged_h5_file_is_told_by_name_and_spares_the_others(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(clam(tmp_path) / "h5_files" / "007.h5")
+    bags = open_bags(tmp_path / "h5_files", "clam")
+    with pytest.raises(DataError, match=rf"007\.h5.*{message}"):
+        bags[0]
+    assert np.array_equal(bags[1].features, features(IDS[1]))
+
+
+def test_detection_looks_past_a_damaged_file(tmp_path: Path) -> None:
+    spoil_text(clam(tmp_path) / "h5_files" / "007.h5")
+    (tmp_path / "h5_files").rename(tmp_path / "mine")
+    assert detect(tmp_path / "mine") == "clam"
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch exploded",)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_in_a_pt_file_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(Bomb(), foreign.arrays(tmp_path) / "007.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(DataError, match=r"007\.pt: .*Save the features as one tensor"):
+        open_bags(tmp_path)[0]
+    (tmp_path / "007.pt").rename(tmp_path / "007.pkl")
+    with pytest.raises(DataError):
+        open_bags(tmp_path, "dtfd", trust_pickle=True)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"a letter", b"PK\x03\x04 half a zip"])
+@pytest.mark.parametrize("file", ["007.pt", "tumor_042.npy"])
+def test_a_damaged_array_is_told_by_name(tmp_path: Path, content: bytes, file: str) -> None:
+    (foreign.arrays(tmp_path) / file).write_bytes(content)
+    with pytest.raises(DataError, match=file):
+        list(open_bags(tmp_path))
+
+
+def test_pickled_objects_in_arrays_are_refused(tmp_path: Path) -> None:
+    np.save(foreign.arrays(tmp_path) / "tumor_042.npy", np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match=r"tumor_042\.npy cannot be read as \.npy: Object arrays cannot be loaded"):
+        open_bags(tmp_path)[1]
+    np.savez(tmp_path / "x.npz", np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match=r"x\.npz cannot be read"):
+        load_npz(tmp_path / "x.npz", "arr_0")
+
+
+def test_a_file_that_has_gone_is_told(tmp_path: Path) -> None:
+    bags = open_bags(foreign.arrays(tmp_path))
+    (tmp_path / "007.pt").unlink()
+    with pytest.raises(DataError, match=r"007\.pt: there is no such file"):
+        bags[0]
+
+
+def test_arrays_of_another_byte_order_and_read_only_ones_are_read(tmp_path: Path) -> None:
+    np.save(foreign.arrays(tmp_path) / "tumor_042.npy", features("tumor_042").astype(">f4"))
+    assert np.array_equal(open_bags(tmp_path)[1].features, features("tumor_042"))
