@@ -1,0 +1,83 @@
+"""Which files below a folder are slides."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+from scmil.errors import SlideError
+
+SCANNERS = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".vsi", ".czi", ".dcm")
+PICTURES = (".tif", ".tiff", ".btf", ".tf8", ".qptiff", ".png", ".jpg", ".jpeg")
+# Explicit little endian: study (0020,000D) followed by series (0020,000E). The pair stands only at the top of the file.
+SERIES = re.compile(rb"\x20\x00\x0d\x00UI..[0-9.]*\0?\x20\x00\x0e\x00UI..([0-9.]*)", re.DOTALL)
+HEADER_BYTES = 2**16
+
+
+def find_slides(folder: str | os.PathLike[str]) -> list[Path]:
+    """List the slides below a folder, sorted: files with a suffix that scanners use, and folders of one DICOM series.
+
+    Hidden files, the data folders of MRXS and VSI and the JPEG parts of VMS are no slides. Links to files are listed, links
+    to folders are not followed. A DICOM folder with several series gives the first file of each.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise SlideError(f"{root} is not a folder. Give the folder that holds the slides, or open_slide(path) for one.")
+    found: list[Path] = []
+    for place, folders, names in os.walk(root, onerror=_refuse):
+        here = [Path(place, name) for name in names if not name.startswith(".")]
+        slides = [path for path in here if path.suffix.lower() in SCANNERS + PICTURES and path.is_file()]
+        folders[:] = [name for name in folders if not name.startswith(".") and not _is_data(name, slides)]
+        if any(path.suffix.lower() in (".vms", ".vmu") for path in slides):
+            slides = [path for path in slides if path.suffix.lower() not in (".jpg", ".jpeg")]
+        dicom = [path for path in slides if path.suffix.lower() == ".dcm"]
+        found += set(slides).difference(dicom)
+        series = _series(dicom)
+        found += [Path(place)] if len(series) == 1 else series
+    return sorted(found)
+
+
+def first_of_series(folder: Path) -> Path | None:
+    """The file by which the DICOM series of a folder is opened; None if there is no such file.
+
+    OpenSlide opens any file of a series and finds the others beside it.
+    """
+    try:
+        paths = [path for path in folder.iterdir() if path.suffix.lower() == ".dcm" and not path.name.startswith(".")]
+    except OSError as error:
+        _refuse(error)
+    series = _series(paths)
+    if len(series) > 1:
+        names = ", ".join(path.name for path in series)
+        raise SlideError(f"{folder} holds {len(series)} DICOM series. Open one by one of its files: {names}.")
+    return series[0] if series else None
+
+
+def _series(paths: Iterable[Path]) -> list[Path]:
+    """The first file of each DICOM series."""
+    first: dict[bytes, Path] = {}
+    for path in sorted(paths):
+        first.setdefault(_series_of(path), path)
+    return list(first.values())
+
+
+def _series_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            match = SERIES.search(file.read(HEADER_BYTES))
+    except OSError:
+        return os.fsencode(path)  # a slide of its own, which is refused when it is opened
+    return match[1] if match else b""
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise SlideError(f"{error.filename}: the folder cannot be listed: {error.strerror}.") from error
+
+
+def _is_data(folder: str, slides: list[Path]) -> bool:
+    """Whether a folder is the hind part of a slide beside it: x of x.mrxs, _x_ of x.vsi."""
+    owners = {(path.stem, path.suffix.lower()) for path in slides}
+    return (folder, ".mrxs") in owners or (folder.strip("_"), ".vsi") in owners

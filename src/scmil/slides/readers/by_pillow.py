@@ -1,0 +1,73 @@
+"""PNG and JPEG: pictures of one level, decoded once and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from scmil.errors import SlideError
+from scmil.extras import need
+from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, on_white
+from scmil.slides.resolution import UM_IN, of_density
+
+PLUGINS = {"PNG": ("PIL.PngImagePlugin", "PngImageFile"), "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile")}
+
+
+class PictureReader:
+    """A plain picture. It is opened by its plugin: `Image.open` has a limit of pixels that is everyone's, and not ours."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path, self._kind, self._lock = path, kind, Lock()
+        self._pixels: Pixels | None = None
+        with self._open() as image:
+            size, dpi = image.size, image.info.get("dpi", (None, None))
+        if size[0] * size[1] > MOST_PX_AT_ONCE:
+            raise SlideError(
+                f"{path} says that it is {size[0]} x {size[1]} px. A {kind} is decoded whole, so {MOST_PX_AT_ONCE} px is the "
+                "most. Convert it to a tiled TIFF: vips tiffsave in.png out.tif --tile --pyramid"
+            )
+        self.facts = Facts("image", kind, (size,), (1.0,), mpp_xy=of_density(dpi, UM_IN["inch"]))
+
+    def _open(self) -> Any:
+        module, plugin = PLUGINS[self._kind]
+        try:
+            return getattr(need(module, "slides"), plugin)(self._path)
+        except (OSError, SyntaxError, ValueError) as error:  # pillow says SyntaxError of a header that it cannot read
+            raise Damaged(str(error)) from error
+
+    def region(self, level: int, xy: Size, size: Size) -> Pixels:
+        """The pixels of the picture, white outside."""
+        with self._lock:
+            if self._pixels is None:
+                self._pixels = self._decoded()
+        canvas: Pixels = np.full((size[1], size[0], 3), 255, np.uint8)
+        (x, y), (height, width, _) = xy, self._pixels.shape
+        left, top = max(x, 0), max(y, 0)
+        right, bottom = max(min(x + size[0], width), left), max(min(y + size[1], height), top)
+        canvas[top - y : bottom - y, left - x : right - x] = self._pixels[top:bottom, left:right]
+        return canvas
+
+    def _decoded(self) -> Pixels:
+        with self._open() as image:
+            try:
+                image.load()
+            except (OSError, SyntaxError, ValueError) as error:
+                raise Damaged(str(error)) from error
+            if image.mode.startswith("I"):  # 16 bits of grey
+                grey = np.asarray(image).astype(np.uint32)
+                return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[..., None], 3, axis=2)
+            if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+                rgba = np.asarray(image.convert("RGBA"))
+                return on_white(rgba[..., :3], rgba[..., 3])
+            return np.array(image.convert("RGB"))
+
+    def origin(self, level: int, at: int) -> float:
+        """There is one level."""
+        return float(at)
+
+    def close(self) -> None:
+        """Let the pixels go."""
+        self._pixels = None

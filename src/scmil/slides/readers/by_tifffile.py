@@ -1,0 +1,202 @@
+"""TIFF files of no scanner: tiled or stripped, OME pyramids, JPEG 2000, 8 and 16 bits; only the segments that are needed."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scmil.errors import ScmilError, SlideError
+from scmil.extras import need
+from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, on_white, true_downsamples
+from scmil.slides.resolution import UM_IN, aperio_fields, number, of_density, of_ome
+
+CACHE_BYTES = 64 * 2**20  # decoded tiles; neighbours on the slide need the same ones again
+DECODED_TO_RGB = {6, 7, 33007, 34892, 50001}  # JPEG of four kinds and WebP: their decoders undo YCbCr themselves
+APERIO_YCBCR = 33003
+UNITS = {2: "inch", 3: "centimeter", 4: "millimeter", 5: "micrometer"}
+
+
+class TiffReader:
+    """A TIFF file whose tiles or strips are decoded one by one, the last ones kept."""
+
+    def __init__(self, path: Path) -> None:
+        self._tifffile, _ = need("tifffile", "slides"), need("imagecodecs", "slides")
+        self._path, self._reading, self._keeping = path, Lock(), Lock()
+        self._kept: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
+        try:
+            self._file = self._tifffile.TiffFile(path, _multifile=False)  # a slide is one file: others are not opened
+            finalize(self, self._file.close)  # a slide that nobody closed lets go of its file like any other
+            self._pages = self._levels()
+            self.facts = self._facts()
+        except (ScmilError, Damaged):
+            raise
+        except Exception as error:  # a damaged directory brings errors of many kinds
+            raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def _levels(self) -> list[Any]:
+        series = max(self._file.series, key=lambda one: one.keyframe.imagewidth * one.keyframe.imagelength)
+        if series.axes not in ("YX", "YXS", "SYX") or any(len(level.pages) != 1 for level in series.levels):
+            shape = " x ".join(map(str, series.shape))
+            raise SlideError(
+                f"{self._path} has the axes {series.axes} ({shape}): several channels, focal planes or times, as in "
+                "fluorescence. Only brightfield pictures are read, of one plane in colour or grey."
+            )
+        pages = [level.keyframe for level in series.levels]
+        for page in pages:
+            self._check(page)
+        return pages
+
+    def _check(self, page: Any) -> None:
+        """Refuse what cannot be shown, and what the header promises and the file does not hold."""
+        width, height = page.imagewidth, page.imagelength
+        kind = getattr(page.photometric, "name", str(page.photometric))
+        samples = {"RGB": (3, 4), "YCBCR": (3,), "MINISBLACK": (1,), "MINISWHITE": (1,), "PALETTE": (1,)}.get(kind, ())
+        depth = page.dtype is not None and page.dtype.kind in "bu" and page.bitspersample <= 16
+        if page.samplesperpixel not in samples or not depth:
+            raise SlideError(
+                f"{self._path} has {page.samplesperpixel} channels of {page.bitspersample} bits ({kind}). "
+                "Brightfield pictures are read: RGB, grey or a palette, of at most 16 bits."
+            )
+        across, down = _segment_size(page)
+        if not across * down:
+            raise Damaged(f"its tiles or strips are {across} x {down} px")
+        if across * down > MOST_PX_AT_ONCE:
+            raise SlideError(
+                f"{self._path}: {width} x {height} px in pieces of {across} x {down}, of which each is decoded whole: "
+                f"{MOST_PX_AT_ONCE} px is the most. Convert it: vips tiffsave in.tif out.tif --tile --pyramid"
+            )
+        planes = page.samplesperpixel if page.planarconfig == 2 else 1
+        expected = math.ceil(width / across) * math.ceil(height / down) * planes
+        if (met := len(page.dataoffsets)) != expected or len(page.databytecounts) != expected:
+            raise Damaged(f"{width} x {height} px are {expected} tiles or strips, but the file lists {met}")
+        end = max((start + n for start, n in zip(page.dataoffsets, page.databytecounts)), default=0)
+        if end > (length := self._file.filehandle.size):
+            raise Damaged(f"its pixels end at byte {end}, but the file has only {length} bytes")
+
+    def _facts(self) -> Facts:
+        first = self._pages[0]
+        sizes = tuple((page.imagewidth, page.imagelength) for page in self._pages)
+        aperio = aperio_fields(first.description)
+        ome_mpp, ome_objective = of_ome(self._file.ome_metadata, sizes[0]) if self._file.is_ome else (None, None)
+        mpp = number(aperio.get("MPP"))
+        tags = {name: first.tags.valueof(name) for name in ("Make", "Model", "Software", "DateTime")}
+        return Facts(
+            reader="tifffile",
+            vendor="OME-TIFF" if self._file.is_ome else "TIFF",
+            level_sizes=sizes,
+            level_downsamples=true_downsamples(sizes),
+            storage_tile=(first.tilewidth, first.tilelength) if first.is_tiled else None,
+            mpp_xy=ome_mpp or ((mpp, mpp) if mpp else _mpp_of_tags(first)),
+            objective=ome_objective or number(aperio.get("AppMag")),
+            properties={f"tiff.{name}": str(value) for name, value in tags.items() if value} | _prefixed(aperio),
+            associated=tuple(one.name for one in self._file.series if one.keyframe is not first),
+        )
+
+    def region(self, level: int, xy: Size, size: Size) -> Pixels:
+        """The pixels of a level, white outside."""
+        page = self._pages[level]
+        across, down = _segment_size(page)
+        (x, y), columns = xy, math.ceil(page.imagewidth / across)
+        canvas: Pixels = np.full((size[1], size[0], 3), 255, np.uint8)
+        left, top = max(x, 0), max(y, 0)
+        right, bottom = min(x + size[0], page.imagewidth), min(y + size[1], page.imagelength)
+        if left >= right or top >= bottom:
+            return canvas
+        for row in range(top // down, math.ceil(bottom / down)):
+            for column in range(left // across, math.ceil(right / across)):
+                piece = self._segment(level, row * columns + column)
+                x0, y0 = column * across, row * down
+                x1, y1 = min(x0 + across, right), min(y0 + down, bottom)
+                from_x, from_y = max(x0, left), max(y0, top)
+                part = piece[from_y - y0 : y1 - y0, from_x - x0 : x1 - x0]
+                canvas[from_y - y : y1 - y, from_x - x : x1 - x] = part
+        return canvas
+
+    def _segment(self, level: int, index: int) -> Pixels:
+        with self._keeping:
+            if (kept := self._kept.get((level, index))) is not None:
+                self._kept.move_to_end((level, index))
+                return kept
+        pixels = self._decoded(self._pages[level], index)
+        with self._keeping:
+            self._kept[level, index] = pixels
+            while len(self._kept) > 1 and sum(piece.nbytes for piece in self._kept.values()) > CACHE_BYTES:
+                self._kept.popitem(last=False)
+        return pixels
+
+    def _decoded(self, page: Any, index: int) -> Pixels:
+        a_plane = len(page.dataoffsets) // (page.samplesperpixel if page.planarconfig == 2 else 1)
+        try:
+            planes = [self._plane(page, at) for at in range(index, len(page.dataoffsets), a_plane)]
+            if any(plane is None for plane in planes):  # a tile that was never written: background
+                across, down = _segment_size(page)
+                return np.full((down, across, 3), 255, np.uint8)
+            return _rgb(page, np.concatenate([plane for plane in planes if plane is not None], axis=-1))
+        except ScmilError:
+            raise
+        except Exception as error:  # codecs, too, fail in many ways
+            raise Damaged(str(error)) from error
+
+    def _plane(self, page: Any, index: int) -> NDArray[Any] | None:
+        with self._reading:
+            self._file.filehandle.seek(page.dataoffsets[index])
+            content = self._file.filehandle.read(page.databytecounts[index])
+        if len(content) != page.databytecounts[index]:
+            raise EOFError("the file ends before its pixels do")
+        decoded, _, _ = page.decode(content or None, index, jpegtables=page.jpegtables)
+        return None if decoded is None else decoded[0]
+
+    def origin(self, level: int, at: int) -> float:
+        """Every pixel of a level is exactly so many of level 0."""
+        return at * self.facts.level_downsamples[level]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _segment_size(page: Any) -> Size:
+    if page.is_tiled:
+        return page.tilewidth, page.tilelength
+    return page.imagewidth, min(page.rowsperstrip, page.imagelength)
+
+
+def _rgb(page: Any, samples: NDArray[Any]) -> Pixels:
+    """Any samples that `_check` lets pass, as 8 bits of red, green and blue on white."""
+    kind = page.photometric.name
+    if kind == "PALETTE":
+        return (np.asarray(page.colormap)[:, samples[..., 0]].transpose(1, 2, 0) >> 8).astype(np.uint8)
+    if page.bitspersample != 8:
+        most = 2**page.bitspersample - 1
+        samples = (samples.astype(np.uint32) * 255 + most // 2) // most
+    pixels: Pixels = samples.astype(np.uint8, copy=False)
+    if kind in ("MINISBLACK", "MINISWHITE"):
+        return np.repeat(pixels if kind == "MINISBLACK" else 255 - pixels, 3, axis=2)
+    if page.compression == APERIO_YCBCR or (kind == "YCBCR" and page.compression not in DECODED_TO_RGB):
+        image = need("PIL.Image", "slides")
+        return np.array(image.frombytes("YCbCr", pixels.shape[1::-1], pixels.tobytes()).convert("RGB"))
+    alpha = next(iter(page.extrasamples), 0)  # 1: already multiplied with the colours, 2: not, 0: not transparency
+    if pixels.shape[2] == 4 and alpha:
+        return on_white(pixels[..., :3], pixels[..., 3], premultiplied=alpha == 1)
+    return np.ascontiguousarray(pixels[..., :3])
+
+
+def _mpp_of_tags(page: Any) -> tuple[float, float] | None:
+    x, y = (_fraction(page.tags.valueof(f"{axis}Resolution")) for axis in "XY")
+    return of_density((x, y), UM_IN.get(UNITS.get(page.tags.valueof("ResolutionUnit", default=2), "")))
+
+
+def _fraction(value: Sequence[int] | None) -> float | None:
+    return value[0] / value[1] if value and value[1] else None
+
+
+def _prefixed(aperio: dict[str, str]) -> dict[str, str]:
+    return {f"aperio.{key}": value for key, value in aperio.items()}
