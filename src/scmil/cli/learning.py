@@ -1,4 +1,4 @@
-"""The command `scmil`: one function a verb. Imports are inside the functions, so that `--help` is quick."""
+"""Verbs of learning: demo, run, report, get."""
 
 from __future__ import annotations
 
@@ -11,87 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(
-    name="scmil",
-    help="Sparse coding in front of any multiple instance learning aggregator (SC-MIL).",
-    epilog="Start with: scmil demo",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+from scmil.cli import app
+
+PANEL = "Learning"
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from scmil import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
-    """Take what concerns every verb."""
-
-
-@app.command("ls")
-def list_(
-    kind: Annotated[str, typer.Argument(help="aggregators, datasets or recipes.")] = "aggregators",
-    data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
-    """List what can be named: aggregators, data sets (which are ready, and how to get the others), recipes."""
-    from scmil.errors import OptionError
-
-    known = {"aggregators": _aggregators, "datasets": lambda: _datasets(data), "recipes": _recipes}
-    if kind not in known:
-        raise OptionError(f"scmil ls {kind}: unknown. Known: {', '.join(known)}.")
-    header, rows, closing = known[kind]()
-    if as_json:
-        keys = [title.replace(" ", "_") for title in header]
-        typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(*header, box=None, header_style="bold")
-    words = {True: "yes", False: "no", None: "?"}
-    for row in rows:
-        table.add_row(*(words[value] if value is None or isinstance(value, bool) else escape(value) for value in row))
-    Console().print(table)
-    if closing:
-        typer.echo(f"\n{closing}")
-
-
-Listing = tuple[tuple[str, ...], list[tuple[Any, ...]], str]
-
-
-def _aggregators() -> Listing:
-    from scmil import aggregators
-
-    rows = [(e.name, getattr(e.factory, "permutation_invariant", None), e.summary) for e in aggregators.registry]
-    closing = "Each takes sparse coding: scmil.build_model(dim, classes, NAME, sparse_coding=True)"
-    return ("name", "permutation invariant", "summary"), rows, closing
-
-
-def _datasets(data: Path | None) -> Listing:
-    from scmil.datasets import status
-
-    rows = [(s.name, s.ready, s.summary, str(s.where or "") if s.ready else s.remedy or "") for s in status(data)]
-    return ("name", "ready", "summary", "where"), rows, "Any table of bags works too: a .csv, .npz, .svm or .mat file."
-
-
-def _recipes() -> Listing:
-    from scmil.recipes import registry
-
-    return ("name", "summary"), [(entry.name, entry.summary) for entry in registry], ""
-
-
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def demo(
     dataset: Annotated[str, typer.Option(help="musk1, musk2, elephant, or another: scmil ls datasets.")] = "musk1",
     folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 10,
@@ -115,7 +40,7 @@ def demo(
     _run_plan(plan, folder, jobs, None, None, as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def run(
     experiment: Annotated[Path, typer.Argument(help="An experiment file, such as experiments/quick_musk1.toml.")],
     out: Annotated[Path | None, typer.Option(help="Folder of the results; default: runs/<name of the file>.")] = None,
@@ -165,7 +90,7 @@ def _run_plan(plan: Any, folder: Path, jobs: int | None, only: str | None, data:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def report(
     run: Annotated[Path, typer.Argument(help="The folder that scmil run wrote.")],
     formats: Annotated[list[str] | None, typer.Option("--format", help="html, md or tex; default: all.")] = None,
@@ -182,7 +107,7 @@ def report(
     typer.echo("\n" + "\n".join(map(str, pages)))
 
 
-@app.command()
+@app.command(rich_help_panel=PANEL)
 def get(
     name: Annotated[str, typer.Argument(help="fox, tiger, elephant, musk1 or musk2.")],
     url: Annotated[
@@ -193,26 +118,6 @@ def get(
     from scmil.datasets import fetch
 
     typer.echo(f"{name} is ready: {fetch(name, url)}")
-
-
-@app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """Look at versions, threads, data and extras; each problem comes with the command that fixes it."""
-    from scmil.doctor import examine
-
-    checks = examine()
-    if as_json:
-        typer.echo(json.dumps([check._asdict() for check in checks], indent=2))
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("", "", "found", "what to do", box=None, header_style="bold")
-    for check in checks:
-        mark = "[green]ok[/]" if check.ok else "[yellow]--[/]"
-        table.add_row(mark, escape(check.name), escape(str(check.found)), escape(check.remedy or ""))
-    Console().print(table)
 
 
 def _list_cells(plan: Any, folder: Path, as_json: bool) -> None:
@@ -308,14 +213,3 @@ def _print_run(folder: Path) -> None:
             console.print(f"[yellow]{escape(part.note)}[/]")
         console.print()
     console.print(escape(verdict(run)))
-
-
-def main() -> None:
-    """Run the command; a refusal of ours is a sentence, not a traceback."""
-    from scmil.errors import ScmilError
-
-    try:
-        app()
-    except ScmilError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
-        sys.exit(1)

@@ -42,6 +42,8 @@ class TiffReader:
             raise Damaged(f"{type(error).__name__}: {error}") from error
 
     def _levels(self) -> list[Any]:
+        if not self._file.series:
+            raise Damaged("the list of its pages is missing, which such files have at their end")
         series = max(self._file.series, key=lambda one: one.keyframe.imagewidth * one.keyframe.imagelength)
         if series.axes not in ("YX", "YXS", "SYX") or any(len(level.pages) != 1 for level in series.levels):
             shape = " x ".join(map(str, series.shape))
