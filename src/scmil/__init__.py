@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Where each public name lives. `tests/test_docs.py` holds that this list, the imports below and the docs agree.
 _HOME = {
@@ -32,6 +32,15 @@ _HOME = {
     "load_model": "model_files",
     "count_parameters": "cost",
     "count_multiply_adds": "cost",
+    "open_slide": "slides",
+    "find_tissue": "slides",
+    "tile": "slides",
+    "load_encoder": "encoders",
+    "encode": "features",
+    "open_bags": "formats",
+    "read_labels": "labels",
+    "write_bag": "bag_files",
+    "read_bag": "bag_files",
     "Bag": "bags",
     "BagSet": "bags",
     "load_dataset": "datasets",
@@ -45,8 +54,9 @@ _HOME = {
     "ScmilError": "errors",
 }
 _ROOMS = (
-    "aggregators", "bags", "cost", "datasets", "errors", "experiment", "metrics", "model", "plan", "recipes", "report",
-    "significance", "sparse_coding", "splits", "training",
+    "aggregators", "audit", "bags", "cohort", "cost", "datasets", "encoders", "errors", "experiment", "features", "formats",
+    "labels", "metrics", "model", "plan", "recipes", "report", "significance", "slides", "sparse_coding", "splits",
+    "training",
 )  # fmt: skip
 
 __all__ = [*_HOME, *_ROOMS, "__version__"]  # noqa: PLE0604  (all of them are strings)
@@ -67,15 +77,21 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from scmil.aggregators import Embedding as Embedding
     from scmil.aggregators import Prediction as Prediction
+    from scmil.bag_files import read_bag as read_bag
+    from scmil.bag_files import write_bag as write_bag
     from scmil.bags import Bag as Bag
     from scmil.bags import BagSet as BagSet
     from scmil.cost import count_multiply_adds as count_multiply_adds
     from scmil.cost import count_parameters as count_parameters
     from scmil.datasets import load_dataset as load_dataset
     from scmil.datasets.table import read_bags as read_bags
+    from scmil.encoders import load_encoder as load_encoder
     from scmil.errors import ScmilError as ScmilError
     from scmil.estimator import SCMILClassifier as SCMILClassifier
+    from scmil.features import encode as encode
     from scmil.folds import fit_folds as fit_folds
+    from scmil.formats import open_bags as open_bags
+    from scmil.labels import read_labels as read_labels
     from scmil.model import MILModel as MILModel
     from scmil.model import build_model as build_model
     from scmil.model_files import load_model as load_model
@@ -84,6 +100,9 @@ if TYPE_CHECKING:
     from scmil.recipes import Recipe as Recipe
     from scmil.recipes import recipe as recipe
     from scmil.released import ReleasedSparseCoding as ReleasedSparseCoding
+    from scmil.slides import find_tissue as find_tissue
+    from scmil.slides import open_slide as open_slide
+    from scmil.slides import tile as tile
     from scmil.sparse_coding import SparseCoding as SparseCoding
     from scmil.sparse_coding import soft_threshold as soft_threshold
     from scmil.sparse_coding import unrolled_ista as unrolled_ista

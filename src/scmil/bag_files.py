@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from scmil.bags import Bag
-from scmil.errors import DataError
+from scmil.errors import DataError, OptionError, ScmilError
 from scmil.files import write_atomically
 
 FORMAT = "scmil-bag-1"
@@ -45,6 +46,7 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
     """
     import h5py
 
+    check_dtype(dtype)
     features = bag.features.detach().to("cpu", DTYPES[dtype])
     if not torch.isfinite(features).all() and torch.isfinite(bag.features).all():
         largest = float(bag.features.abs().max())
@@ -60,10 +62,16 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
     write_atomically(Path(path), content.getvalue())
 
 
+def check_dtype(dtype: str) -> None:
+    """Refuse what features are not written in, before hours of work are lost on it."""
+    if dtype not in DTYPES:
+        raise OptionError(f"dtype {dtype!r} is not known: features are written in {' or '.join(DTYPES)}.")
+
+
 def read_bag(path: str | Path, label: int | None = None, patient: str | None = None) -> Bag:
     """Read a bag back, with float32 features; label and patient come from a table and not from the file."""
     with _opened(path) as file:
-        parts = {name: torch.from_numpy(file[name][()]) for name in file if name != "features"}
+        parts = {name: torch.from_numpy(file[name][()]) for name in ("coords", "instance_labels") if name in file}
         return Bag(
             id=str(file.attrs["id"]),
             features=torch.from_numpy(file["features"][()]).float(),
@@ -86,17 +94,23 @@ def _provenance(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(attributes["provenance"]))
 
 
-def _opened(path: str | Path) -> Any:
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
     import h5py
 
     try:
-        file = h5py.File(path, "r")
+        with h5py.File(path, "r") as file:
+            met = file.attrs.get("scmil_format")
+            if met != FORMAT or getattr(file.get("features"), "ndim", 0) != 2:
+                raise DataError(
+                    f"{path} is no bag of scmil: its format is {met!r}, and {FORMAT!r} with features is needed."
+                )
+            yield file
+    except ScmilError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}. Encode this slide again.") from None
-    met = file.attrs.get("scmil_format")
-    if met != FORMAT or "features" not in file or file["features"].ndim != 2:
-        file.close()
-        raise DataError(f"{path} is no bag of scmil: its format is {met!r}, and {FORMAT!r} with features is needed.")
-    return file
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{path} is damaged: {error}. Encode this slide again.") from None

@@ -15,6 +15,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scmil.bag_files import read_header, write_bag
+from scmil.bag_files import check_dtype, read_header, write_bag
 from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, SlideError
 from scmil.features import encode, join_scales
@@ -79,13 +80,12 @@ def find_cohort(slides: str | Path, mpp_of: float | str | Path | None = None) ->
         raise DataError(
             f"{path} has no slides: no file below it has the name of a slide (.svs, .tif, .ndpi, .mrxs, …)."
         )
-    given = mpp_of if isinstance(mpp_of, float) or mpp_of is None else read_mpp(mpp_of)
-    by_name = given if isinstance(given, dict) else {}
-    same = given if isinstance(given, float) else None
+    by_name = read_mpp(mpp_of) if isinstance(mpp_of, (str, Path)) else {}
+    same = None if mpp_of is None or isinstance(mpp_of, (str, Path)) else float(mpp_of)
     sources = [Source(_id(one), one.absolute(), same) for one in found]
-    if unknown := by_name.keys() - {source.id for source in sources}:
+    if unknown := by_name.keys() - {slide_id(source.id) for source in sources}:
         raise DataError(f"{mpp_of} names {len(unknown)} slides that are not below {path}: {_some(unknown)}.")
-    return [source._replace(mpp=by_name.get(source.id, source.mpp)) for source in sources]
+    return [source._replace(mpp=by_name.get(slide_id(source.id), source.mpp)) for source in sources]
 
 
 def _id(path: Path) -> str:
@@ -117,7 +117,10 @@ def read_sources(work: str | Path) -> list[Source]:
         )
     with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [Source(row["slide"], Path(row["path"]), float(row["mpp"]) if row["mpp"] else None) for row in rows]
+    try:
+        return [Source(row["slide"], Path(row["path"]), float(row["mpp"]) if row["mpp"] else None) for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path} is no table of slide,path,mpp ({error!r}). Mend it, or tile into a new folder.") from None
 
 
 def read_settings(work: str | Path) -> TileSettings:
@@ -161,7 +164,10 @@ def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     if not path.is_file():
         write_atomically(path, json.dumps(settings, indent=2, sort_keys=True).encode())
         return
-    before = json.loads(path.read_text())
+    try:
+        before = dict(json.loads(path.read_text()))
+    except (OSError, TypeError, ValueError) as error:
+        raise DataError(f"{path} does not say how this folder was begun ({error}). Take another folder.") from None
     if differing := [key for key in sorted({*before, *settings}) if before.get(key) != settings.get(key)]:
         said = ", ".join(f"{key} = {before.get(key)!r} before, {settings.get(key)!r} now" for key in differing)
         raise OptionError(
@@ -232,8 +238,8 @@ def _tile_one(source: Source, work: Path, settings: TileSettings) -> None:
             found = find_tissue(slide, settings.preset, otsu=settings.otsu, pen=settings.pen)
             if found.area.is_empty:
                 raise SlideError(
-                    f"no tissue was found with the preset {settings.preset!r}. Try 'biopsy' for small pieces, --otsu for "
-                    f"pale stains, or draw it in QuPath, save it as {outline}, and add --retry-failed."
+                    f"no tissue was found with the preset {settings.preset!r}. Try 'biopsy' for small pieces, 'otsu' for "
+                    f"pale stains, in a new folder, or draw it in QuPath, save it as {outline}, and add --retry-failed."
                 )
             write_geojson(found, outline)
         tissue = tissue_from_geojson(outline, slide)  # also what was just written: one way, whoever drew it
@@ -256,7 +262,7 @@ def _opened(source: Source) -> Slide:
 
 
 def _forget_edited(work: Path, sources: Sequence[Source]) -> None:
-    """Remove tiles whose outline was edited since, so that they are laid anew."""
+    """Remove tiles whose outline was edited since, or whose slide is now given other microns, so that they are laid anew."""
     import h5py
 
     for source in sources:
@@ -265,10 +271,11 @@ def _forget_edited(work: Path, sources: Sequence[Source]) -> None:
             continue
         try:
             with h5py.File(tiles, "r") as file:
-                before = json.loads(file["coords"].attrs["tissue"]).get("sha256")
+                said = dict(file["coords"].attrs)
+            before = json.loads(said["tissue"]).get("sha256"), float(said["slide_mpp"])
         except (OSError, KeyError, ValueError):
-            before = None  # damaged: laid anew
-        if before != hashlib.sha256(outline.read_bytes()).hexdigest():
+            before = None, 0.0  # damaged: laid anew
+        if before != (_digest(outline), source.mpp or before[1]):
             tiles.unlink()
 
 
@@ -293,11 +300,14 @@ def encode_slides(
     `on_tiles` is told the slide, how many of its tiles are done, and how many it has.
     """
     work = Path(work)
+    if scales not in (1, 2):
+        raise OptionError(f"scales = {scales}: 1, or 2 for each tile beside its parent, is needed.")
+    check_dtype(dtype)
+    tiled = tiled_slides(work, only)  # before anything is written: the folder may be no work folder
     folder = bags_folder(work, encoder.name, scales)
     check_writable(folder)
     asked = {"encoder": encoder.name, "encoder_digest": encoder.digest, "scales": scales, "dtype": dtype}
     _same_settings(folder / "encoder.json", asked)
-    tiled = tiled_slides(work, only)
     _forget_older(work, folder, tiled)
 
     def make(source: Source) -> None:
@@ -305,6 +315,7 @@ def encode_slides(
 
         tiling = read_tiling(tiles_file(work, source.id))
         with _opened(source) as slide:
+            _check_unchanged(slide, tiling, (tiles_file(work, source.id), tissue_file(work, source.id)))
             bag = _encoded(slide, tiling, encoder, scales, batch, workers, on_tiles)
         digest = {"tiles_digest": _digest(tiles_file(work, source.id))}
         bag = Bag(bag.id, bag.features, xy=bag.xy, provenance={**bag.provenance, **digest})
@@ -337,13 +348,22 @@ def _encoded(
     workers: int,
     on_tiles: Callable[[str, int, int], None] | None,
 ) -> Bag:
-    if slide.size != tiling.slide_size:
-        met, expected = (f"{w} x {h}" for w, h in (slide.size, tiling.slide_size))
-        raise SlideError(f"{slide.path} has {met} pixels, but {expected} when it was tiled. Tile it again.")
     total = len(tiling) + (len(tiling.parents()[0]) if scales == 2 else 0)
     progress = (lambda done: on_tiles(slide.id, done, total)) if on_tiles else None
     verb = join_scales if scales == 2 else encode
     return verb(slide, tiling, encoder, batch=batch, workers=workers, progress=progress)
+
+
+def _check_unchanged(slide: Slide, tiling: Tiling, files: Sequence[Path]) -> None:
+    """Refuse a slide whose tiles were laid on other pixels, or on pixels of another width."""
+    (width, height), (old_width, old_height) = slide.size, tiling.slide_size
+    if slide.size != tiling.slide_size:
+        said = f"has {width} x {height} pixels, but {old_width} x {old_height} when it was tiled"
+    elif not math.isclose(slide.mpp, tiling.slide_mpp, rel_tol=1e-6):
+        said = f"has {slide.mpp:g} microns per pixel, but {tiling.slide_mpp:g} when it was tiled"
+    else:
+        return
+    raise SlideError(f"{slide.path} {said}. Delete {' and '.join(map(str, files))}, and tile it again.")
 
 
 def _digest(path: Path) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scmil import __version__
 from scmil.bags import Bag
-from scmil.errors import SlideError
+from scmil.errors import OptionError, SlideError
 
 if TYPE_CHECKING:
     from scmil.encoders import Encoder
@@ -52,6 +52,8 @@ def encode(
     >>> bag, bag.xy.tolist(), bag.provenance["side_level0"]
     (Bag('pink', 4 x 512, label=None), [[0, 0], [256, 0], [0, 256], [256, 256]], 256.0)
     """
+    if batch < 1 or workers < 1:
+        raise OptionError(f"batch = {batch} and workers = {workers}: both are at least 1.")
     if not len(tiling.xy):
         raise SlideError(f"slide {slide.id!r} has no tiles: no tissue was found, or less of it than a tile needs.")
     features = torch.empty(len(tiling.xy), encoder.dim)

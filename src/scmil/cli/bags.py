@@ -38,10 +38,11 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Convert another tool's features into bags of ours. It is not needed: every verb that takes bags takes those too."""
-    from scmil.bag_files import write_bag
+    from scmil.bag_files import check_dtype, write_bag
     from scmil.formats import open_bags
     from scmil.work import Ledger, for_each, safe_name
 
+    check_dtype(dtype)
     bags = open_bags(folder, format, key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of)
     positions = {id: position for position, id in enumerate(bags.ids)}
 

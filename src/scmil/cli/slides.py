@@ -39,7 +39,13 @@ def info(slide: Annotated[Path, typer.Argument(help="A slide.")], mpp_of: MppOf 
     """Say what a slide is: format, size, microns per pixel, levels, and what is doubtful about it."""
     from scmil.slides import describe, open_slide
 
-    with open_slide(slide, mpp=_number(mpp_of)) as opened:
+    given = _number(mpp_of)
+    if mpp_of is not None and given is None:
+        from scmil.cohort import read_mpp
+        from scmil.labels import slide_id
+
+        given = read_mpp(mpp_of).get(slide_id(slide.name))
+    with open_slide(slide, mpp=given) as opened:
         facts = describe(opened)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))

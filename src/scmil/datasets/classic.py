@@ -23,6 +23,7 @@ from scmil.datasets import registry
 from scmil.datasets.originals import read_original
 from scmil.datasets.table import Table, positions, read_table
 from scmil.datasets.table_formats import check_features
+from scmil.downloads import cache
 from scmil.errors import DataError
 
 
@@ -159,11 +160,6 @@ def _candidates(benchmark: Benchmark, data: str | Path | None) -> Iterator[Path]
     for place in (package and package.submodule_search_locations) or ():
         yield Path(place) / "data" / "datasets" / "csv" / benchmark.csv
     yield cache() / f"{benchmark.name}.npz"
-
-
-def cache() -> Path:
-    """The folder for what was downloaded."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scmil"
 
 
 def remedy(name: str) -> str:
