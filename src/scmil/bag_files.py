@@ -58,7 +58,9 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
             file["coords"] = bag.xy.detach().cpu().to(torch.int64).numpy()
         if bag.instance_labels is not None:
             file["instance_labels"] = bag.instance_labels.detach().cpu().numpy()
-        file.attrs.update(scmil_format=FORMAT, id=bag.id, provenance=json.dumps(dict(bag.provenance), sort_keys=True))
+        file.attrs.update(scmil_format=FORMAT, provenance=json.dumps(dict(bag.provenance), sort_keys=True))
+        id = bag.id.encode("utf-8", "surrogateescape")  # ids are file names, and those may have bytes that are no text
+        file.attrs.create("id", id, dtype=h5py.string_dtype())
     write_atomically(Path(path), content.getvalue())
 
 

@@ -33,8 +33,8 @@ class Bag:
 
     def __post_init__(self) -> None:
         if self.xy is not None and self.xy.shape != (len(self.features), 2):
-            met, expected = tuple(self.xy.shape), (len(self.features), 2)
-            raise BagError(f"bag {self.id!r}: coordinates of shape {met}, but {expected} is needed, x and y of each.")
+            met, rows = tuple(self.xy.shape), len(self.features)
+            raise BagError(f"bag {self.id!r}: coordinates of shape {met}, but ({rows}, 2) is needed, x and y of each.")
         if self.instance_labels is not None and self.instance_labels.shape != self.features.shape[:1]:
             met, expected = tuple(self.instance_labels.shape), len(self.features)
             raise BagError(f"bag {self.id!r}: instance labels of shape {met}, but ({expected},) is needed, one each.")

@@ -120,7 +120,9 @@ def read_sources(work: str | Path) -> list[Source]:
     try:
         return [Source(row["slide"], Path(row["path"]), float(row["mpp"]) if row["mpp"] else None) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} is no table of slide,path,mpp ({error!r}). Mend it, or tile into a new folder.") from None
+        raise DataError(
+            f"{path} is no table of slide,path,mpp ({error!r}). Mend it, or tile into a new folder."
+        ) from None
 
 
 def read_settings(work: str | Path) -> TileSettings:
@@ -289,7 +291,7 @@ def encode_slides(
     only: Sequence[str] | None = None,
     scales: int = 1,
     dtype: str = "float16",
-    batch: int = 32,
+    batch: int | None = None,
     workers: int = 1,
     retry_failed: bool = False,
     on_slide: OnSlide | None = None,
@@ -344,7 +346,7 @@ def _encoded(
     tiling: Tiling,
     encoder: Encoder,
     scales: int,
-    batch: int,
+    batch: int | None,
     workers: int,
     on_tiles: Callable[[str, int, int], None] | None,
 ) -> Bag:

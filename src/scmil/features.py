@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +19,15 @@ from numpy.typing import NDArray
 from scmil import __version__
 from scmil.bags import Bag
 from scmil.errors import OptionError, SlideError
+from scmil.memory import memory_is_kept
 
 if TYPE_CHECKING:
     from scmil.encoders import Encoder
     from scmil.slides.slide import Slide
     from scmil.slides.tiling import Tiling
 
+# Tiles at a time. Measured on two cores, tiles a second of EfficientNet-Lite0: 58 by 8 and by 4, 41 by 16, 36 by 32.
+ON_PROCESSOR, ON_GPU = 8, 64
 WAITING = 2  # batches a reading thread may be ahead
 Pixels = NDArray[np.uint8]
 
@@ -33,13 +37,14 @@ def encode(
     tiling: Tiling,
     encoder: Encoder,
     *,
-    batch: int = 32,
+    batch: int | None = None,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Bag:
     """The bag of a slide: one row of features for each tile, in the tiling's order.
 
-    `workers` threads read; `progress` is called with the number of tiles that are done.
+    `workers` threads read; `progress` is called with the number of tiles that are done. Without a `batch`, few tiles at a
+    time go through a processor, whose memory can then be used again, and many through a GPU.
 
     >>> import numpy as np
     >>> from scmil.encoders import load_encoder
@@ -52,17 +57,19 @@ def encode(
     >>> bag, bag.xy.tolist(), bag.provenance["side_level0"]
     (Bag('pink', 4 x 512, label=None), [[0, 0], [256, 0], [0, 256], [256, 256]], 256.0)
     """
-    if batch < 1 or workers < 1:
+    if (batch is not None and batch < 1) or workers < 1:
         raise OptionError(f"batch = {batch} and workers = {workers}: both are at least 1.")
     if not len(tiling.xy):
         raise SlideError(f"slide {slide.id!r} has no tiles: no tissue was found, or less of it than a tile needs.")
     features = torch.empty(len(tiling.xy), encoder.dim)
     done = 0
-    for tiles in _read_ahead(slide, tiling, batch, workers):
-        features[done : done + len(tiles)] = encoder(torch.from_numpy(tiles)).cpu()
-        done += len(tiles)
-        if progress:
-            progress(done)
+    on_processor = encoder.device == "cpu"
+    with memory_is_kept() if on_processor else nullcontext():
+        for tiles in _read_ahead(slide, tiling, batch or (ON_PROCESSOR if on_processor else ON_GPU), workers):
+            features[done : done + len(tiles)] = encoder(torch.from_numpy(tiles)).cpu()
+            done += len(tiles)
+            if progress:
+                progress(done)
     if not torch.isfinite(features).all():
         bad = int((~torch.isfinite(features)).any(1).sum())
         raise SlideError(f"slide {slide.id!r}: the encoder gave NaN or infinite features for {bad} of {done} tiles.")
@@ -75,7 +82,7 @@ def join_scales(
     encoder: Encoder,
     *,
     factor: int = 4,
-    batch: int = 32,
+    batch: int | None = None,
     workers: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Bag:

@@ -7,12 +7,10 @@ and dropout of a step depend on seed, epoch and bag alone, so both give the same
 
 from __future__ import annotations
 
-import ctypes
 import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -26,6 +24,7 @@ from torch.optim.adam import adam
 
 from scmil.bags import Bag, moments
 from scmil.errors import OptionError, SplitError
+from scmil.memory import memory_is_kept
 from scmil.model import MILModel
 from scmil.recipes import Recipe, clip_each, make_optimiser
 from scmil.splits import Split
@@ -388,26 +387,3 @@ def _fit_alone(
     with memory_is_kept():
         history = _fit(task, models, splits, None)
     return [{name: tensor.numpy() for name, tensor in model.state_dict().items()} for model in models], history
-
-
-@contextmanager
-def memory_is_kept() -> Iterator[None]:
-    """Ask the C library to keep freed memory for the next step, where it can be asked (glibc), and to return it at the end.
-
-    Every step needs the same megabytes again. By default they go back to the system and come again page by page, which took
-    up to half of a step where it was measured.
-    """
-    trim, largest_mapped, gibibyte = -1, -3, 2**30
-    try:
-        library = ctypes.CDLL(None)
-        library.mallopt(largest_mapped, 2**25)
-        library.mallopt(trim, gibibyte)
-    except (OSError, AttributeError, TypeError):  # another C library: nothing to ask
-        yield
-        return
-    try:
-        yield
-    finally:
-        library.mallopt(largest_mapped, 2**17)  # glibc's documented defaults
-        library.mallopt(trim, 2**17)
-        library.malloc_trim(0)

@@ -92,7 +92,9 @@ def encode_(
         bool,
         typer.Option("--two-scales", help="Beside each tile the features of the tile four times as wide around it."),
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Tiles at a time through the encoder.")] = 32,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Tiles at a time through the encoder. [default: 8, on a GPU 64]")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Threads that read tiles ahead.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
@@ -160,7 +162,7 @@ def paint(
     """Paint slides that look like H&E, half of them with tumour, with annotations and labels: to try things out."""
     from scmil.slides.synthetic import paint_cohort
 
-    labels = paint_cohort(out, slides=slides, size=(side, side), mpp=mpp, seed=seed)
+    labels = paint_cohort(out, slides=slides, size=(side, side), mpp=mpp, seed=seed, annotations=True)
     typer.echo(f"{slides} slides and {labels}")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from scmil.bags import BagSet
 from scmil.datasets import classic
 from scmil.datasets.originals import MOST_BYTES
-from scmil.downloads import download
+from scmil.downloads import cache, download
 from scmil.errors import DataError
 from scmil.files import write_atomically
 
@@ -26,7 +26,7 @@ def fetch(name: str, url: str | None = None) -> Path:
     original = classic.BENCHMARKS[name].original
     if original is None:
         raise DataError(f"{name} has no public file that can be downloaded. {classic.remedy(name)}")
-    kept = classic.cache() / f"{name}.npz"
+    kept = cache() / f"{name}.npz"
     if kept.is_file():
         return kept
     siblings = [b for b in classic.BENCHMARKS.values() if b.original and b.original.url == original.url]

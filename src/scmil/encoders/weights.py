@@ -52,7 +52,7 @@ class Checkpoint:
     def remedy(self) -> str:
         """What a user can do who does not have the file."""
         get = f"Get {self.url} on a computer with a network" if self.url else self.hint
-        put = f"put it into {downloaded()}, or into a folder that SCMIL_WEIGHTS names, or name the file with --weights (weights=)"
+        put = f"put it into {downloaded()}, or into a folder that SCMIL_WEIGHTS names, or name the file with --weights"
         return f"{get} (file {self.file}, sha256 {self.sha256}), and {put}."
 
 
