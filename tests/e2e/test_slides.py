@@ -198,7 +198,12 @@ def test_one_bad_slide_never_stops_a_run(tmp_path: Path) -> None:
     done = scmil("encode", slides, "--out", work, "--random", 0, "--mpp-of", 0.5, check=1)
     causes = {failure.slide: failure.cause for failure in Ledger(work).read()}
     assert set(causes) == {"truncated", "empty", "text", "huge", "glass"}
-    for slide, word in {"empty": "0 bytes", "text": "not a slide", "huge": "2147483647 px", "glass": "no tissue"}.items():
+    for slide, word in {
+        "empty": "0 bytes",
+        "text": "not a slide",
+        "huge": "2147483647 px",
+        "glass": "no tissue",
+    }.items():
         assert word in causes[slide], causes[slide]
     assert "damaged or truncated" in causes["truncated"]
     made = {path.stem for path in (work / "bags").rglob("*.h5")}

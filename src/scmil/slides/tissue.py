@@ -31,6 +31,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "otsu": dict(sthresh=8, mthresh=7, close=4, otsu=True, a_t=25, a_h=4, max_holes=8),
 }
 DOWNSAMPLE = 64
+INK_UM = 8.0  # microns a pixel where ink is looked for; finer, and dark nuclei look like black ink
 FEWEST_PX, MOST_PX = 1024, 4096  # the longest side of the segmented image, where no level of the file is used
 SMALL_SLIDE = 20  # tissue that covers this part of a slide is never too small: on a core or a region a_t would take all
 
@@ -82,7 +83,7 @@ def find_tissue(
     unit = 512**2 / (per_px[0] * per_px[1])  # the squares that areas are counted in, in pixels of the overview
     smallest = min(recipe["a_t"] * unit, width * height / SMALL_SLIDE)
     downsample = math.sqrt(per_px[0] * per_px[1])
-    ink = _ink(rgb, downsample) if pen else np.zeros((height, width), dtype=bool)
+    ink = _ink(rgb, _microns(slide, downsample)) if pen else np.zeros((height, width), dtype=bool)
     mask = _closed(_saturated(rgb, recipe), int(recipe["close"]))
     # Ink joins what it was drawn on, so that tissue inside a drawn circle stays; what strokes cut off must exceed a hole.
     mask &= ~ink & _without_small_pieces(mask | ink, smallest, counted=mask & ~ink)
@@ -189,11 +190,16 @@ def _without_small_holes(mask: Mask, ink: Mask, smallest: float, most: int) -> M
 # --------------------------------------------------------------------------------------------------------------- ink
 
 
-def _ink(rgb: NDArray[np.uint8], downsample: float) -> Mask:
+def _microns(slide: Slide, downsample: float) -> float:
+    """Microns a pixel of the overview, as of a slide at x20 if it does not say its own."""
+    return downsample * (slide.known_mpp or 0.5)
+
+
+def _ink(rgb: NDArray[np.uint8], microns: float) -> Mask:
     """Pen marks, looked for at a scale where strokes are strokes and cells are not seen."""
     from PIL import Image
 
-    factor = max(int(DOWNSAMPLE / 4 / downsample), 1)
+    factor = max(int(INK_UM / microns), 1)
     ink = pen_marks(np.asarray(Image.fromarray(rgb).reduce(factor)))
     return ink.repeat(factor, axis=0).repeat(factor, axis=1)[: rgb.shape[0], : rgb.shape[1]]
 

@@ -23,7 +23,7 @@ class Drawn:
 
     def __init__(self, pixels: NDArray[np.uint8], downsample: int = 64) -> None:
         height, width = pixels.shape[:2]
-        self.id, self.pixels = "drawn", pixels
+        self.id, self.pixels, self.known_mpp = "drawn", pixels, 0.5
         self.size = (width * downsample, height * downsample)
         self.level_sizes = (self.size, (width, height))
         self.level_downsamples = (1.0, float(downsample))
