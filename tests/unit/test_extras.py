@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from scmil.errors import MissingExtraError, ScmilError
+from scmil.extras import need
+
+
+def test_a_module_that_is_there_is_given() -> None:
+    import json.decoder
+
+    assert need("json.decoder", "slides") is json.decoder
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "no_such_module.part"])
+def test_a_missing_module_is_told_with_the_command_that_installs_it(module: str) -> None:
+    with pytest.raises(MissingExtraError, match=r"'no_such_module'.*pip install 'scmil\[encoders\]'") as caught:
+        need(module, "encoders")
+    assert isinstance(caught.value, ScmilError)
+    assert isinstance(caught.value, ImportError)  # as `except ImportError` of others expects it
+    assert caught.value.__suppress_context__
+
+
+def test_a_missing_part_of_a_package_that_is_there_is_told_by_its_full_name() -> None:
+    with pytest.raises(MissingExtraError, match=r"'json\.no_such_part'"):
+        need("json.no_such_part", "slides")
+
+
+def importable(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str) -> str:
+    (folder / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return name
+
+
+def test_what_a_module_itself_misses_is_told_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = importable(tmp_path, monkeypatch, "half_installed", "import its_missing_dependency")
+    with pytest.raises(ModuleNotFoundError, match="its_missing_dependency") as caught:
+        need(name, "slides")
+    assert not isinstance(caught.value, MissingExtraError)
+
+
+def test_a_module_that_breaks_while_it_is_imported_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = importable(tmp_path, monkeypatch, "broken_library", "raise OSError('libopenslide.so.1: cannot open')")
+    with pytest.raises(OSError, match="libopenslide") as caught:
+        need(name, "slides")
+    assert not isinstance(caught.value, ScmilError)
