@@ -18,7 +18,8 @@ format: .venv/ready
 	$(BIN)/ruff check --fix .
 
 benchmark: .venv/ready
-	$(BIN)/python benchmarks/sparse_coding.py; first=$$?; $(BIN)/python benchmarks/cross_validation.py && exit $$first
+	$(BIN)/python benchmarks/sparse_coding.py; first=$$?; $(BIN)/python benchmarks/cross_validation.py; second=$$?; \
+	$(BIN)/python benchmarks/encode.py && exit $$((first + second))
 
 # constraints.txt pins every version: the same environment everywhere, and torch's CPU build where pip offers it.
 .venv/ready: pyproject.toml constraints.txt

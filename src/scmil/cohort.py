@@ -100,11 +100,15 @@ def read_mpp(path: str | Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for number, row in table.lines:
         try:
-            found[slide_id(row[slide])] = value = float(row[mpp])
+            value = float(row[mpp])
         except ValueError:
             value = float("nan")
         if not 0 < value < float("inf"):
             raise DataError(f"{path}, line {number}: mpp = {row[mpp]!r}, and a number of microns is needed.")
+        if found.setdefault(id := slide_id(row[slide]), value) != value:
+            raise DataError(
+                f"{path}, line {number}: slide {id!r} has {found[id]:g} above and {value:g} here. Keep one."
+            )
     return found
 
 

@@ -244,6 +244,8 @@ def test_a_folder_keeps_to_its_settings(tmp_path: Path) -> None:
     scmil("tile", slide, "--out", tmp_path / "work")
     refused = scmil("tile", slide, "--out", tmp_path / "work", "--mpp", 1.0, check=1)
     assert "mpp = 0.5 before, 1.0 now" in refused.stderr
+    late = scmil("encode", tmp_path / "work", "--random", 0, "--mpp", 1.0, check=1)
+    assert "is tiled already" in late.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------- nothing lost

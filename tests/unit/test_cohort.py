@@ -476,3 +476,10 @@ def test_a_slide_that_has_gone_fails_and_the_others_are_encoded(work: Path) -> N
     outcome = encode_slides(work, mean_colour())
     assert (outcome.done, outcome.failed, outcome.bugs) == (("b",), ("a",), ())
     assert "a.png" in causes(work)["a", "encode mean"]
+
+
+def test_a_slide_with_two_microns_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "mpp.csv"
+    table.write_text("slide,mpp\na.svs,0.25\na.svs,0.5\n")
+    with pytest.raises(DataError, match=r"line 3: slide 'a' has 0.25 above and 0.5 here"):
+        read_mpp(table)

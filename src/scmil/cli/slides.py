@@ -31,6 +31,7 @@ Overlap = Annotated[int, typer.Option(min=0, help="Pixels by which neighbours ov
 MinTissue = Annotated[float, typer.Option(min=0, max=1, help="The part of a tile that has to be tissue.")]
 Preset = Annotated[str, typer.Option(help="How tissue is found: default, biopsy, resection, tcga or otsu.")]
 Pen = Annotated[bool, typer.Option("--pen/--no-pen", help="Leave marker ink out.")]
+ASKED_AT_TILING = ("size", "mpp", "mag", "overlap", "min_tissue", "preset", "pen", "mpp_of", "out")
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try the slides of failures.csv again.")]
 
 
@@ -83,6 +84,7 @@ def tile_(
 
 @app.command("encode", rich_help_panel=PANEL)
 def encode_(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A folder that scmil tile wrote, or slides, which are tiled first.")],
     encoder: Annotated[str, typer.Option(help="scmil ls encoders; or timm:NAME for any model of timm.")] = "resnet18",
     weights: Annotated[Path | None, typer.Option(help="A file of weights for the encoder.")] = None,
@@ -120,6 +122,11 @@ def encode_(
     from scmil.errors import OptionError
 
     is_work = (folder / "slides.csv").is_file()
+    if is_work and (late := [name for name in ASKED_AT_TILING if _was_typed(context, name)]):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in late)
+        raise OptionError(
+            f"{options}: {folder} is tiled already. Tile the slides into another folder with it, then encode that."
+        )
     work = folder if is_work else out
     if work is None:
         raise OptionError(f"{folder} has slides, and is no folder of scmil tile: name one for the results with --out.")
@@ -179,6 +186,11 @@ def _tile(
     with _bars(as_json) as bars:
         bars.total("tile", len(sources))
         return tile_slides(sources, out, settings, retry_failed=retry_failed, jobs=jobs, on_slide=bars.slide)
+
+
+def _was_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _finish(outcomes: dict[str, Any], work: Path, as_json: bool) -> None:
