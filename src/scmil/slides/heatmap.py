@@ -59,7 +59,7 @@ def ranks(scores: NDArray[Any]) -> NDArray[np.float64]:
     >>> ranks(np.array([0.1, 0.9, 0.1, 0.5]))
     array([0.16666667, 1.        , 0.16666667, 0.66666667])
     """
-    values, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - (counts + 1) / 2
     return middle[place] / max(len(scores) - 1, 1)
 
