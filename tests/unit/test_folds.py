@@ -93,6 +93,11 @@ def test_so_they_are_when_a_large_matrix_has_a_block_of_its_own() -> None:
     assert_folds_are_fits(build, SHORT)
 
 
+def test_so_they_are_when_a_graph_is_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scmil.aggregators.gnn.BLOCK_ROWS", 2)
+    assert_folds_are_fits(builder("gnn-mil"), SHORT)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5, 0.9])
 def test_dropout_is_drawn_alike(dropout: float) -> None:
     assert_folds_are_fits(builder("mi-net", dropout=dropout), SHORT)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from scmil.aggregators import CLASSICAL, Prediction, register
+from scmil.fused import in_transform
 from scmil.shapes import Float
 
 # Rows of the adjacency matrix that exist at a time: 1 024 x 10 000 distances are 40 MB.
@@ -55,11 +56,11 @@ def neighbour_mean(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     eta = (2 * (where.square().sum(1).mean() - where.mean(0).square().sum())).clamp(min=0).sqrt()
     if len(h) <= BLOCK_ROWS:
         return _block_mean(h, where, eta, 0)
-    blocks = [
-        checkpoint(_block_mean, h, where, eta, start, use_reentrant=False)  # recomputes the block's edges in backward
-        for start in range(0, len(h), BLOCK_ROWS)
-    ]
-    return torch.cat(blocks)
+    starts = range(0, len(h), BLOCK_ROWS)
+    if in_transform():  # checkpoints do not work under vmap
+        return torch.cat([_block_mean(h, where, eta, start) for start in starts])
+    # A checkpoint recomputes the block's edges in backward.
+    return torch.cat([checkpoint(_block_mean, h, where, eta, start, use_reentrant=False) for start in starts])
 
 
 def _block_mean(h: Tensor, where: Tensor, eta: Tensor, start: int) -> Tensor:
