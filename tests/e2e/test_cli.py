@@ -105,7 +105,10 @@ def test_doctor_tells_what_is_there() -> None:
         (("demo", "--dataset", "musk"), "[data] dataset = 'musk': unknown data set. Did you mean"),
         (("run", "nowhere.toml"), "nowhere.toml: there is no such file."),
         (("report", "nowhere"), "a report needs the folder that `scmil run` wrote"),
-        (("ls", "aggregator"), "scmil ls aggregator: unknown. Known: aggregators, datasets, recipes."),
+        (
+            ("ls", "aggregator"),
+            "scmil ls aggregator: unknown. Known: aggregators, datasets, encoders, formats, presets, recipes.",
+        ),
         (("get", "musk9"), "unknown"),
     ],
 )

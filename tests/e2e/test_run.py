@@ -69,7 +69,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(experiment: Path, t
     assert "test-tuned" in said.stdout
     words = [str(SCMIL), "run", str(experiment), "--out", str(broken), "--jobs", jobs]
     process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # a busy machine is no failure
     while not list(broken.glob("cells/*/result.json")):  # killed when one cell is done and others are at work
         assert time.monotonic() < deadline
         assert process.poll() is None
