@@ -107,7 +107,7 @@ def test_doctor_tells_what_is_there() -> None:
         (("report", "nowhere"), "a report needs the folder that `scmil run` wrote"),
         (
             ("ls", "aggregator"),
-            "scmil ls aggregator: unknown. Known: aggregators, datasets, encoders, formats, presets, recipes.",
+            "scmil ls aggregator: unknown. Known: aggregators, datasets, encoders, formats,",
         ),
         (("get", "musk9"), "unknown"),
     ],
