@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from scmil.bags import Bag
@@ -90,6 +91,27 @@ def read_header(path: str | Path) -> Header:
     with _opened(path) as file:
         instances, dim = file["features"].shape
         return Header(str(file.attrs["id"]), instances, dim, _provenance(file.attrs))
+
+
+def map_features(path: str | Path) -> np.memmap[Any, np.dtype[Any]]:
+    """The features (n, p) of a bag as they lie in the file: only the rows that are looked at are read.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "slide.h5"
+    >>> write_bag(Bag("slide", torch.eye(3)), path)
+    >>> map_features(path)[1:].tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    with _opened(path) as file:
+        features = file["features"]
+        if not features.size:
+            raise DataError(f"{path}: the bag is empty, and there is nothing to map.")
+        offset = features.id.get_offset()
+        if offset is None:
+            raise DataError(
+                f"{path}: the features are compressed or in pieces, and cannot be mapped. Read it with read_bag."
+            )
+        return np.memmap(path, features.dtype, "r", offset, features.shape)
 
 
 def _provenance(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scmil import aggregators
 from scmil.errors import OptionError
 from scmil.registry import Registry
 
@@ -24,7 +25,7 @@ class Recipe:
     `optimiser` is `adam` (coupled l2 decay), `sgd` (Nesterov momentum, `betas[0]`) or `lookahead-radam`. `schedule` is
     `cosine` down to `final_rate`, `constant`, `time-decay` (rate / (1 + 1e-4 steps), as Keras does) or `steps` (a fifth
     from half of the epochs on). `decay_weights_only` spares biases and other vectors. `clip` bounds the norm of each
-    module's gradient.
+    module's gradient. `patience` ends a training whose best epoch on the validation part is so many epochs ago.
 
     >>> Recipe().rate(epoch=0, step=0), round(Recipe().rate(epoch=20, step=0), 8)
     (0.0001, 5e-05)
@@ -39,6 +40,7 @@ class Recipe:
     final_rate: float = 0.0
     decay_weights_only: bool = False
     clip: float | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.betas, list):  # where a TOML file gave it
@@ -51,6 +53,7 @@ class Recipe:
                 ("weight_decay", self.weight_decay, _is_number(self.weight_decay) and self.weight_decay >= 0, "from 0 on"),
                 ("final_rate", self.final_rate, _is_number(self.final_rate) and self.final_rate >= 0, "from 0 on"),
                 ("clip", self.clip, self.clip is None or (_is_number(self.clip) and self.clip > 0), "above 0"),
+                ("patience", self.patience, self.patience is None or _is_count(self.patience), "a whole number from 1 on"),
                 ("betas", self.betas, _are_betas(self.betas), "two numbers from 0 to below 1"),
                 ("optimiser", self.optimiser, self.optimiser in OPTIMISERS, f"one of {', '.join(OPTIMISERS)}"),
                 ("schedule", self.schedule, self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}"),
@@ -113,6 +116,10 @@ _named(
     schedule="constant", epochs=20, learning_rate=5e-4, weight_decay=1e-4,
 )  # fmt: skip
 _named(
+    "abmil-slides", "Adam at 1e-4, decay 1e-4, 200 epochs, no schedule (usual for slides; Ilse et al. published none)",
+    schedule="constant", epochs=200, weight_decay=1e-4,
+)  # fmt: skip
+_named(
     "dsmil", "Adam at 2e-4, betas 0.5 and 0.9, decay 5e-3, cosine, 40 epochs (Li et al., classical script)",
     learning_rate=2e-4, betas=(0.5, 0.9),
 )  # fmt: skip
@@ -130,6 +137,36 @@ _named(
     schedule="steps", epochs=200, weight_decay=1e-4, clip=5.0,
 )  # fmt: skip
 _named("ilra", "Adam at 1e-4 without decay, cosine, 100 epochs (Xiang and Zhang)", epochs=100, weight_decay=0.0)
+
+# The aggregators whose authors published a recipe, with its name here.
+OFFICIAL = {
+    "mean": "abmil-slides",  # the baselines beside ABMIL, trained as it is
+    "max": "abmil-slides",
+    "abmil": "abmil-slides",
+    "abmil-gated": "abmil-slides",
+    "mi-net-instance": "mi-net",
+    "mi-net": "mi-net",
+    "mi-net-ds": "mi-net",
+    "mi-net-rc": "mi-net",
+    "dsmil": "dsmil-slides",
+    "transmil": "transmil",
+    "dtfd-afs": "dtfd",
+    "dtfd-maxmin": "dtfd",
+    "ilra": "ilra",
+}
+
+
+def official(aggregator: str) -> Recipe:
+    """The recipe with which an aggregator's authors train on slides, or the paper's for slides where they published none.
+
+    The rest of an official training is the aggregator's own: DSMIL's two losses half and half, DTFD's two tiers that learn
+    apart (`docs/decisions/0009-bags-of-any-size.md`).
+
+    >>> official("dsmil").betas, official("dtfd-afs").clip, official("nlmil") == recipe("paper-slides")
+    ((0.5, 0.9), 5.0, True)
+    """
+    aggregators.entry(aggregator)  # refuses a name that nobody has
+    return recipe(OFFICIAL.get(aggregator, "paper-slides"))
 
 
 # --------------------------------------------------------------------------------------------------------- optimisers

@@ -1,11 +1,15 @@
-"""Fit a model to bags and predict: one bag a step, by a recipe, from a seed, with checkpoints that resume exactly."""
+"""Fit a model to bags and predict: one bag a step, by a recipe, from a seed, with checkpoints that resume exactly.
+
+Bags may be of any size (`chunks.py`), and are read while the step before runs (`loader.py`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,8 +20,11 @@ from torch import Tensor, nn
 
 from scmil.aggregators import Prediction
 from scmil.bags import Bag
-from scmil.errors import BagError, DataError, ModelFileError
+from scmil.chunks import forward, predict_bag
+from scmil.errors import BagError, DataError, ModelFileError, OptionError
 from scmil.files import write_atomically
+from scmil.loader import Loader, ids_of, labels_of
+from scmil.memory import memory_is_kept
 from scmil.metrics import accuracy, auc
 from scmil.model import MILModel
 from scmil.recipes import Recipe, clip_each, make_optimiser
@@ -53,12 +60,17 @@ def fit(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    class_weights: Sequence[float] | None = None,
+    device: str | torch.device = "cpu",
 ) -> History:
     """Train the model on labelled bags, in place. With a validation part, it ends as it was in its best epoch.
 
     Repeats exactly for a seed: order and dropout of a step depend on the seed, the epoch and the bag's id, and on nothing
     before. So a run that is stopped and called again with the same `checkpoint` file ends with the same weights as an
     unbroken one. `progress` is called with the number of each finished epoch.
+
+    `class_weights` multiply the loss of a training bag, one number for each class; validation stays unweighted. The
+    computation is on `device`, and the model ends where it was before.
 
     >>> from scmil import build_model
     >>> bags = [Bag(str(i), torch.full((3, 8), float(i % 2)), label=i % 2) for i in range(6)]
@@ -70,12 +82,21 @@ def fit(
     check_labels(train)
     if valid is not None:
         check_labels(valid)
-    optimiser = make_optimiser(recipe, [(p, p.ndim > 1) for p in model.parameters() if p.requires_grad])
-    run = _Run(model, optimiser, History(), best=None)
-    file = None if checkpoint is None else _Checkpoint(Path(checkpoint), _identity(model, train, valid, recipe, seed))
-    start = file.load_into(run) if file else 0
-    with own_randomness():
+    elif recipe.patience is not None:
+        raise OptionError(
+            f"patience = {recipe.patience}: without a validation part there is no best epoch to wait for."
+        )
+    weights = None if class_weights is None else _checked_weights(class_weights, labels_of(train))
+    with own_randomness(), memory_is_kept(), _on(model, device):
+        optimiser = make_optimiser(recipe, [(p, p.ndim > 1) for p in model.parameters() if p.requires_grad])
+        loader = Loader(room=None if recipe.epochs > 1 else 0)  # nothing is kept that is not read again
+        run = _Run(model, optimiser, History(), best=None, loader=loader, class_weights=weights)
+        identity = _identity(model, train, valid, recipe, seed, weights)
+        file = None if checkpoint is None else _Checkpoint(Path(checkpoint), identity)
+        start = file.load_into(run) if file else 0
         for epoch in range(start, recipe.epochs):
+            if _patience_is_over(run.history, recipe):
+                break
             run.history.train_loss.append(_train_epoch(run, train, recipe, seed, epoch))
             if valid is not None:
                 _look_at_valid(run, valid, epoch + 1)
@@ -83,15 +104,15 @@ def fit(
                 file.save(run, epoch + 1)
             if progress:
                 progress(epoch + 1)
-    if run.best is not None:
-        model.load_state_dict(run.best)
+        if run.best is not None:
+            model.load_state_dict(run.best)
     model.eval()
     return run.history
 
 
 @torch.no_grad()
-def predict(model: MILModel, bags: Sequence[Bag]) -> Tensor:
-    """The probability of every class for every bag: (bags, classes).
+def predict(model: MILModel, bags: Sequence[Bag], device: str | torch.device = "cpu") -> Tensor:
+    """The probability of every class for every bag: (bags, classes), on the CPU.
 
     >>> from scmil import build_model
     >>> predict(build_model(8, 3, "mean", seed=0), [Bag("a", torch.ones(5, 8))]).sum(1)
@@ -100,7 +121,8 @@ def predict(model: MILModel, bags: Sequence[Bag]) -> Tensor:
     training = model.training
     model.eval()
     try:
-        return torch.stack([_said(model, bag).logits.softmax(-1) for bag in bags])
+        with _on(model, device):
+            return _probabilities(model, Loader(room=0).read(bags))
     finally:
         model.train(training)
 
@@ -109,8 +131,33 @@ def check_labels(bags: Sequence[Bag]) -> None:
     """Refuse bags that nothing can be learned from."""
     if not len(bags):
         raise DataError("there are no bags to train on.")
-    if unlabelled := [bag.id for bag in bags if bag.label is None]:
+    if unlabelled := [name for name, label in zip(ids_of(bags), labels_of(bags), strict=True) if label is None]:
         raise DataError(f"bags without a label: {', '.join(unlabelled[:5])}{' …' * (len(unlabelled) > 5)}.")
+
+
+def _checked_weights(weights: Sequence[float], labels: Sequence[int | None]) -> tuple[float, ...]:
+    classes = 1 + max(label or 0 for label in labels)
+    if len(weights) < classes or not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise OptionError(
+            f"class_weights = {list(weights)}: a number above 0 is needed for each of the {classes} classes."
+        )
+    return tuple(map(float, weights))
+
+
+@contextmanager
+def _on(model: MILModel, device: str | torch.device) -> Iterator[None]:
+    """Bring the model to where it computes, and back."""
+    before = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise OptionError(f"device = {str(device)!r} cannot be used here: {reason} Use 'cpu'.") from None
+    model.to(device)
+    try:
+        yield
+    finally:
+        model.to(before)
 
 
 # --------------------------------------------------------------------------------------------------------- randomness
@@ -135,7 +182,7 @@ def epoch_order(ids: Sequence[str], seed: int, epoch: int) -> list[int]:
 @contextmanager
 def own_randomness() -> Iterator[None]:
     """Leave torch's global generator as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
 
 
@@ -148,24 +195,35 @@ class _Run:
     optimiser: torch.optim.Optimizer
     history: History
     best: dict[str, Tensor] | None
+    loader: Loader
+    class_weights: tuple[float, ...] | None
 
 
 def _train_epoch(run: _Run, train: Sequence[Bag], recipe: Recipe, seed: int, epoch: int) -> float:
     model, optimiser, total = run.model, run.optimiser, 0.0
     model.train()
-    for step, position in enumerate(epoch_order([bag.id for bag in train], seed, epoch)):
-        bag = train[position]
+    order = epoch_order(ids_of(train), seed, epoch)
+    for step, bag in enumerate(run.loader.read(train, order)):
         torch.manual_seed(step_seed(seed, epoch, bag.id))
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate(epoch, epoch * len(train) + step)
         optimiser.zero_grad(set_to_none=True)
-        loss = model.loss(_said(model, bag), int(bag.label or 0))
+        label = int(bag.label or 0)
+        loss = model.loss(_said(forward, model, bag), label)
+        if run.class_weights is not None:
+            loss = loss * run.class_weights[label]
         loss.backward()
         if recipe.clip is not None:
             clip_each([list(part.parameters()) for part in modules_of(model)], recipe.clip)
         optimiser.step()
         total += loss.item()
     return total / len(train)
+
+
+def _patience_is_over(history: History, recipe: Recipe) -> bool:
+    """Whether the best epoch lies so far back; asked before each epoch, so that a run that goes on stops alike."""
+    best = history.best_epoch
+    return recipe.patience is not None and best is not None and len(history.valid_loss) - best >= recipe.patience
 
 
 def modules_of(model: MILModel) -> list[nn.Module]:
@@ -175,8 +233,10 @@ def modules_of(model: MILModel) -> list[nn.Module]:
 
 
 def _look_at_valid(run: _Run, valid: Sequence[Bag], epoch: int) -> None:
-    probabilities = predict(run.model, valid).double()
-    labels = torch.tensor([int(bag.label or 0) for bag in valid])
+    run.model.eval()
+    with torch.no_grad():
+        probabilities = _probabilities(run.model, run.loader.read(valid)).double()
+    labels = torch.tensor([int(label or 0) for label in labels_of(valid)])
     chosen = probabilities[torch.arange(len(labels)), labels].clamp(min=1e-12)
     history = run.history
     history.valid_loss.append(-chosen.log().mean().item())
@@ -186,10 +246,14 @@ def _look_at_valid(run: _Run, valid: Sequence[Bag], epoch: int) -> None:
         run.best = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
 
 
-def _said(model: MILModel, bag: Bag) -> Prediction:
+def _probabilities(model: MILModel, bags: Iterable[Bag]) -> Tensor:
+    return torch.stack([_said(predict_bag, model, bag).logits.softmax(-1).cpu() for bag in bags])
+
+
+def _said(ask: Callable[[MILModel, Tensor], Prediction], model: MILModel, bag: Bag) -> Prediction:
     """The model's prediction; what the model refuses is told with the bag's name."""
     try:
-        return model(bag.features)
+        return ask(model, bag.features)
     except BagError as error:
         raise type(error)(f"bag {bag.id!r}: {error}") from None
 
@@ -202,12 +266,13 @@ def _or_zero(value: float) -> float:
 
 
 def _identity(
-    model: MILModel, train: Sequence[Bag], valid: Sequence[Bag] | None, recipe: Recipe, seed: int
-) -> dict[str, Any]:
+    model: MILModel, train: Sequence[Bag], valid: Sequence[Bag] | None, recipe: Recipe, seed: int,
+    weights: tuple[float, ...] | None,
+) -> dict[str, Any]:  # fmt: skip
     """What must be equal for a checkpoint to belong to this training."""
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    bags = [[(bag.id, bag.label, tuple(bag.features.shape)) for bag in part] for part in (train, valid or [])]
-    digest = hashlib.sha256(json.dumps([shapes, model.spec, bags], default=str).encode()).hexdigest()
+    bags = [[ids_of(part), labels_of(part)] for part in (train, valid or [])]
+    digest = hashlib.sha256(json.dumps([shapes, model.spec, bags, weights], default=str).encode()).hexdigest()
     return {"recipe": json.loads(json.dumps(asdict(recipe))), "seed": seed, "model_and_bags": digest}
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from scmil.bag_files import DTYPES, FORMAT, check_dtype, read_bag, read_header, write_bag
+from scmil.bag_files import DTYPES, FORMAT, check_dtype, map_features, read_bag, read_header, write_bag
 from scmil.bags import Bag
 from scmil.errors import BagError, DataError, OptionError
 
@@ -258,3 +258,33 @@ def test_a_bag_that_is_open_is_let_go_after_a_refusal(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:  # HDF5 locks files that are open
         file.attrs["id"] = "mended"
     assert read_bag(path).id == "mended"
+
+
+# ------------------------------------------------------------------------------------------------------------ mapping
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mapped_features_are_those_of_the_file(tmp_path: Path, dtype: str) -> None:
+    bag, path = full(), tmp_path / "slide.h5"
+    write_bag(bag, path, dtype)
+    mapped = map_features(path)
+    assert isinstance(mapped, np.memmap)
+    assert (mapped.dtype, mapped.shape) == (np.dtype(dtype), (2, 3))
+    np.testing.assert_array_equal(np.asarray(mapped, np.float32), read_bag(path).features.numpy())
+    assert not mapped.flags.writeable
+
+
+def test_what_cannot_be_mapped_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    write_bag(full(), packed := tmp_path / "packed.h5")
+    with h5py.File(packed, "a") as file:
+        features = file["features"][()]
+        del file["features"]
+        file.create_dataset("features", data=features, compression="gzip")
+    with pytest.raises(DataError, match=r"packed\.h5: the features are compressed.*Read it with read_bag"):
+        map_features(packed)
+    assert read_bag(packed).features.shape == (2, 3)
+    write_bag(Bag("none", torch.zeros(0, 3)), empty := tmp_path / "empty.h5")
+    with pytest.raises(DataError, match=r"empty\.h5: the bag is empty"):
+        map_features(empty)
+    with pytest.raises(DataError, match="there is no such file"):
+        map_features(tmp_path / "absent.h5")

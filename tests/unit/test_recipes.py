@@ -9,10 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from scmil.aggregators import names as aggregators
 from scmil.errors import OptionError, UnknownNameError
-from scmil.recipes import Lookahead, Recipe, clip_each, make_optimiser, recipe, registry
+from scmil.recipes import Lookahead, Recipe, clip_each, make_optimiser, official, recipe, registry
 
-NAMES = ["paper", "paper-slides", "mi-net", "abmil", "dsmil", "dsmil-slides", "transmil", "dtfd", "ilra"]
+NAMES = [
+    "paper",
+    "paper-slides",
+    "mi-net",
+    "abmil",
+    "abmil-slides",
+    "dsmil",
+    "dsmil-slides",
+    "transmil",
+    "dtfd",
+    "ilra",
+]
 
 # ------------------------------------------------------------------------------------------------------------ by name
 
@@ -42,6 +54,34 @@ def test_an_unknown_setting_is_refused_with_those_there_are() -> None:
         recipe("paper", rate=1.0)
 
 
+@pytest.mark.parametrize(
+    ("aggregator", "settings"),
+    [
+        ("mean", {"optimiser": "adam", "learning_rate": 1e-4, "weight_decay": 1e-4, "schedule": "constant"}),
+        ("abmil-gated", {"optimiser": "adam", "learning_rate": 1e-4, "weight_decay": 1e-4, "epochs": 200}),
+        ("dsmil", {"betas": (0.5, 0.9), "learning_rate": 1e-4, "weight_decay": 1e-3, "final_rate": 5e-6, "epochs": 50}),
+        ("transmil", {"optimiser": "lookahead-radam", "learning_rate": 2e-4, "weight_decay": 1e-5, "epochs": 200}),
+        ("dtfd-afs", {"schedule": "steps", "learning_rate": 1e-4, "weight_decay": 1e-4, "clip": 5.0, "epochs": 200}),
+        ("dtfd-maxmin", {"schedule": "steps", "clip": 5.0}),
+        ("ilra", {"learning_rate": 1e-4, "weight_decay": 0.0, "schedule": "cosine", "epochs": 100}),
+        ("mi-net-rc", {"optimiser": "sgd", "schedule": "time-decay", "decay_weights_only": True}),
+    ],
+)
+def test_an_aggregator_has_the_recipe_of_its_authors(aggregator: str, settings: dict[str, Any]) -> None:
+    met = asdict(official(aggregator))
+    assert {name: met[name] for name in settings} == settings
+
+
+@pytest.mark.parametrize("aggregator", aggregators())
+def test_every_aggregator_has_a_recipe_that_needs_no_validation_part(aggregator: str) -> None:
+    assert official(aggregator).patience is None
+
+
+def test_an_aggregator_that_nobody_has_has_no_recipe() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown aggregator 'dsmill'\. Did you mean 'dsmil'\?"):
+        official("dsmill")
+
+
 # ----------------------------------------------------------------------------------------------------------- problems
 
 
@@ -57,6 +97,8 @@ def test_an_unknown_setting_is_refused_with_those_there_are() -> None:
         ("final_rate", math.nan, "from 0 on"),
         ("clip", 0.0, "above 0"),
         ("clip", True, "above 0"),
+        ("patience", 0, "a whole number from 1 on"),
+        ("patience", 1.5, "a whole number from 1 on"),
         ("betas", (0.9, 1.0), "two numbers from 0 to below 1"),
         ("betas", (0.9,), "two numbers from 0 to below 1"),
         ("optimiser", "adamw", "one of adam, sgd, lookahead-radam"),

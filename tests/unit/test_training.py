@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from scmil import Bag, MILModel, Recipe, build_model, fit, predict
-from scmil.errors import BagError, DataError, ModelFileError, ShapeError
+from scmil import Bag, BagSet, MILModel, Recipe, build_model, fit, predict
+from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError
 from scmil.training import History, epoch_order, step_seed
 
 
@@ -72,6 +72,103 @@ def test_prediction_keeps_the_mode() -> None:
     model = build_model(8, 2, "mean").train()
     predict(model, bags())
     assert model.training
+
+
+def lazy(reads: list[str], part: list[Bag]) -> BagSet:
+    """A set that notes what is read."""
+    of = {bag.id: bag for bag in part}
+
+    def load(id: str) -> Bag:
+        reads.append(id)
+        return of[id]
+
+    return BagSet.lazy(of, load, [bag.label for bag in part])
+
+
+def test_bags_from_files_train_the_same_model_as_bags_in_memory(tmp_path: Path) -> None:
+    reads: list[str] = []
+    outcomes = []
+    for train, valid in ((bags()[:8], bags()[8:]), (lazy(reads, bags()[:8]), lazy(reads, bags()[8:]))):
+        model = build_model(8, 2, "mi-net", embed=[9], seed=0)
+        history = fit(model, train, valid, Recipe(epochs=3), seed=2, checkpoint=tmp_path / "one for both")
+        outcomes.append((history, predict(model, train)))
+        (tmp_path / "one for both").unlink()
+    assert outcomes[0][0] == outcomes[1][0]
+    assert torch.equal(outcomes[0][1], outcomes[1][1])
+    assert len(reads) == 12 + 8, "each once to train and to choose, and once more to predict"
+
+
+def test_no_bag_is_read_before_it_is_needed() -> None:
+    reads: list[str] = []
+    train = lazy(reads, bags())
+    order = [train.ids[i] for i in epoch_order(train.ids, seed=0, epoch=0)]
+
+    class First(MILModel):
+        def forward(self, x: torch.Tensor) -> None:  # type: ignore[override]
+            raise Stopped
+
+    plain = build_model(8, 2, "mean", seed=0)
+    with pytest.raises(Stopped):
+        fit(First(plain.embed, plain.refine, plain.aggregate, 8), train)
+    assert reads in (order[:1], order[:2]), "the one that is worked on, and the one after it"
+
+
+# ------------------------------------------------------------------------------------------- weights, device, patience
+
+
+def test_class_weights_multiply_the_loss_of_a_class() -> None:
+    recipe = Recipe(epochs=1, learning_rate=1e-12)
+
+    def loss(part: list[Bag], weights: tuple[float, float] | None = None) -> float:
+        model = build_model(8, 2, "dsmil", seed=0)
+        return fit(model, part, recipe=recipe, class_weights=weights).train_loss[0]
+
+    zeros, ones = bags()[::2], bags()[1::2]
+    assert loss(zeros, (3.0, 0.5)) == pytest.approx(3 * loss(zeros))
+    assert loss(bags(), (3.0, 0.5)) == pytest.approx((3 * loss(zeros) + 0.5 * loss(ones)) / 2)
+
+
+def test_a_heavy_class_is_predicted_more_often() -> None:
+    def predicted(weights: tuple[float, float]) -> float:
+        model = build_model(8, 2, "mean", embed=[], seed=0)
+        fit(model, bags(), recipe=Recipe(epochs=5, learning_rate=1e-2, optimiser="sgd"), class_weights=weights)
+        return float(predict(model, bags())[:, 1].mean())
+
+    assert predicted((1.0, 9.0)) > predicted((1.0, 1.0)) + 0.05 > predicted((9.0, 1.0)) + 0.1
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 0.0), (1.0, -2.0), (1.0, float("nan"))])
+def test_class_weights_that_make_no_sense_are_refused(weights: tuple[float, ...]) -> None:
+    with pytest.raises(OptionError, match=r"class_weights = .*above 0 is needed for each of the 2 classes"):
+        fit(build_model(8, 2, "mean"), bags(), class_weights=weights)
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    for device in ("abacus", "cuda:99"):
+        with pytest.raises(OptionError, match=rf"device = '{device}' cannot be used here: .*Use 'cpu'"):
+            fit(build_model(8, 2, "mean"), bags(), device=device)
+        with pytest.raises(OptionError, match="cannot be used here"):
+            predict(build_model(8, 2, "mean"), bags(), device)
+
+
+def test_with_patience_training_ends_when_the_best_epoch_is_so_far_back() -> None:
+    train, wrong = bags()[:8], [replace(bag, label=1 - (bag.label or 0)) for bag in bags()[8:]]
+    settings = {"epochs": 12, "learning_rate": 1e-2, "schedule": "constant"}
+    ends = []
+    for patience in (None, 3):
+        model = build_model(8, 2, "abmil", embed=[9], seed=0)
+        history = fit(model, train, wrong, Recipe(**settings, patience=patience))  # type: ignore[arg-type]
+        ends.append((history, predict(model, train)))
+    (whole, expected), (short, met) = ends
+    assert short.best_epoch == whole.best_epoch
+    assert len(short.train_loss) == (whole.best_epoch or 0) + 3 < 12
+    assert short.train_loss == whole.train_loss[: len(short.train_loss)]
+    assert torch.equal(met, expected)
+
+
+def test_patience_needs_a_validation_part() -> None:
+    with pytest.raises(OptionError, match="patience = 2: without a validation part"):
+        fit(build_model(8, 2, "mean"), bags(), recipe=Recipe(patience=2))
 
 
 # --------------------------------------------------------------------------------------------------------- randomness
@@ -182,6 +279,45 @@ def test_a_training_that_was_stopped_ends_as_an_unbroken_one(tmp_path: Path, opt
     assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), unbroken.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("stop_after", [1, 3])
+def test_a_training_with_patience_and_weights_that_was_stopped_ends_as_an_unbroken_one(
+    tmp_path: Path, stop_after: int
+) -> None:
+    file, wrong = tmp_path / "training.safetensors", [replace(bag, label=1 - (bag.label or 0)) for bag in bags()[8:]]
+
+    def run(checkpoint: Path | None = None, stop: int | None = None) -> tuple[MILModel, History, list[int]]:
+        model, seen = build_model(8, 2, "mi-net", embed=[9], seed=0), list[int]()
+
+        def progress(epoch: int) -> None:
+            seen.append(epoch)
+            if epoch == stop:
+                raise Stopped
+
+        recipe = Recipe(epochs=30, learning_rate=1e-2, schedule="constant", patience=3)
+        return (
+            model,
+            fit(
+                model,
+                lazy([], bags()[:8]),
+                wrong,
+                recipe,
+                progress=progress,
+                checkpoint=checkpoint,
+                class_weights=(1, 2),
+            ),
+            seen,
+        )
+
+    unbroken, expected, epochs = run()
+    assert stop_after < len(epochs) < 30
+    with pytest.raises(Stopped):
+        run(file, stop_after)
+    resumed, history, rest = run(file)
+    assert (history, rest) == (expected, epochs[stop_after:])
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), unbroken.parameters(), strict=True))
+    assert run(file)[2] == [], "a training whose patience is over stays over"
+
+
 def test_what_is_done_already_is_not_done_again(tmp_path: Path) -> None:
     recipe, file = Recipe(epochs=4), tmp_path / "training.safetensors"
     with pytest.raises(Stopped):
@@ -193,7 +329,7 @@ def test_what_is_done_already_is_not_done_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-@pytest.mark.parametrize("other", ["recipe", "seed", "bags", "model"])
+@pytest.mark.parametrize("other", ["recipe", "seed", "bags", "model", "weights"])
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, other: str) -> None:
     file = tmp_path / "training.safetensors"
     fit(build_model(8, 2, "mean", seed=0), bags(), recipe=Recipe(epochs=1), checkpoint=file)
@@ -204,6 +340,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, other: str)
             bags(11 if other == "bags" else 12),
             recipe=Recipe(epochs=2 if other == "recipe" else 1),
             seed=1 if other == "seed" else 0,
+            class_weights=(1.0, 2.0) if other == "weights" else None,
             checkpoint=file,
         )
     assert file.read_bytes() == before

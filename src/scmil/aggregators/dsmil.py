@@ -52,5 +52,10 @@ class DSMIL(nn.Module):
         best, critical = scores.max(0)
         q = self.query(h)
         A = torch.softmax(q @ q[critical].T / math.sqrt(q.shape[1]), dim=0)  # (n, streams), over the instances
-        bag = self.bag_classifier((A.T @ h).flatten())
-        return Prediction(as_logits(bag), A.mean(1), (as_logits(best),))
+        return self.conclude(A.T @ h, A.mean(1), best)
+
+    def conclude(
+        self, bags: Float[Tensor, "streams d"], attention: Float[Tensor, " n"], best: Float[Tensor, " streams"]
+    ) -> Prediction:
+        """Score the bag vectors of all streams together."""
+        return Prediction(as_logits(self.bag_classifier(bags.flatten())), attention, (as_logits(best),))

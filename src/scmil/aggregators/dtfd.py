@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -40,29 +42,41 @@ class DTFD(nn.Module):
         self.tier2 = ABMIL(dim, classes, hidden, gated=True)
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
-        members = self._split(len(h))
+        members = self.split(len(h))
         tier1 = [self.tier1(h[group]) for group in members]
         distilled = [self._distil(h[group], said) for group, said in zip(members, tier1, strict=True)]
-        handed_on = torch.cat(distilled)
-        said = self.tier2(handed_on if self.joint else handed_on.detach())
-        parts = said.attention.split([len(part) for part in distilled])
-        attention = h.new_zeros(len(h))
-        for group, pseudo_bag, part in zip(members, tier1, parts, strict=True):
-            attention = attention.index_add(0, group, part.sum() * pseudo_bag.attention)
-        return Prediction(said.logits, attention, tuple(pseudo_bag.logits for pseudo_bag in tier1))
+        return self.conclude(members, tier1, torch.cat(distilled))
 
-    def _split(self, n: int) -> tuple[Tensor, ...]:
+    def split(self, n: int) -> tuple[Tensor, ...]:
+        """The positions of the instances of each pseudo-bag."""
         generator = self.generator if self.training else torch.Generator().manual_seed(0)
         device = self.tier1.classifier.weight.device
         order = torch.randperm(n, generator=generator)
         return torch.tensor_split(order.to(device), min(self.groups, n))
 
     def _distil(self, h: Float[Tensor, "k d"], said: Prediction) -> Float[Tensor, "j d"]:
-        weighted = said.attention[:, None] * h
         if self.distill == "afs":
-            return weighted.sum(0, keepdim=True)
-        # The activation leaves the classifier's bias out, as the official code does.
-        activation = torch.softmax(weighted @ self.tier1.classifier.weight.T, dim=1)
+            return (said.attention @ h)[None]
+        return h[self.extremes(self.project(h), said)]
+
+    def project(self, h: Float[Tensor, "k d"]) -> Float[Tensor, "k c"]:
+        """`w_c . h_k`; the activation leaves the classifier's bias out, as the official code does."""
+        return h @ self.tier1.classifier.weight.T
+
+    def extremes(self, projected: Float[Tensor, "k c"], said: Prediction) -> Tensor:
+        """Where in a pseudo-bag the class activation is largest, and where smallest."""
+        activation = said.attention[:, None] * projected
         target = 1 if activation.shape[1] == 2 else int(said.logits.argmax())
-        order = activation[:, target].argsort(descending=True)
-        return h[torch.stack([order[0], order[-1]])]
+        # softmax_t = 1 / sum_c exp(s_c - s_t). Attention in a large bag is tiny: all softmax would round to 1/c.
+        against = torch.expm1(activation - activation[:, target, None]).sum(1)
+        return torch.stack([against.argmin(), against.argmax()])
+
+    def conclude(
+        self, members: Sequence[Tensor], tier1: Sequence[Prediction], handed_on: Float[Tensor, "j d"]
+    ) -> Prediction:
+        """Tier 2 on what the pseudo-bags hand on, each equally many."""
+        said = self.tier2(handed_on if self.joint else handed_on.detach())
+        attention = handed_on.new_zeros(sum(map(len, members)))
+        for group, pseudo_bag, part in zip(members, tier1, said.attention.chunk(len(members)), strict=True):
+            attention = attention.index_add(0, group, part.sum() * pseudo_bag.attention)
+        return Prediction(said.logits, attention, tuple(pseudo_bag.logits for pseudo_bag in tier1))
