@@ -1,4 +1,4 @@
-"""Run a plan: every cell trains all its folds at once and writes its own folder; a cell whose result exists is done.
+"""Run a plan: every cell trains its folds and writes its own folder; a cell whose result exists is done.
 
 So a run that is killed goes on where it stopped, and ends with the same numbers: they depend on the settings and the seed,
 not on what ran before or beside.
@@ -17,20 +17,26 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from scmil import baseline
 from scmil.errors import ConfigError, ScmilError
 from scmil.files import write_atomically
 from scmil.metrics import METRICS
-from scmil.plan import Cell, Plan, build
+from scmil.plan import DATA_KEYS, Cell, Plan, aggregator_of, build, recipe_of
 from scmil.scoring import Row, Scored, history_rows, score, summarise
 
 FORMAT = "scmil-run-1"
 RESULT = "result.json"
+# Numbers of all bags times folds. Below, all folds train at once on bags in memory; above, one fold after the other on
+# bags that are read when they are needed: a step on a slide is long enough to keep a processor busy by itself.
+LARGE = 500_000_000
+COSTS = ("parameters", "multiply_adds", "seconds", "memory_mib", "density")
 Progress = Callable[[str, int, int], None]  # cell, epochs done, epochs in all
 
 
@@ -194,40 +200,130 @@ def _guarded(cell: Cell, out: Path, data: Path | None, progress: Progress | None
         return words
 
 
+def load_bags(settings: Mapping[str, Any], data: Path | None = None) -> Any:
+    """The bags that the `[data]` table of a cell names, without those that have no label if it says so."""
+    from scmil.datasets import load_dataset
+    from scmil.survey import labelled
+
+    own = {key: settings[key] for key in DATA_KEYS if key in settings and key != "drop_unlabelled"}
+    bags = load_dataset(settings["dataset"], data=data, **own)
+    return labelled(bags) if settings.get("drop_unlabelled") else bags
+
+
 def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progress | None = None) -> None:
     """Train and score one cell, and write its files, `result.json` last."""
+    import shutil
+
     import torch
 
-    from scmil.datasets import load_dataset
-    from scmil.training import check_labels
+    from scmil.survey import check_classes, patients_of, survey
 
-    began, threads = time.process_time(), torch.get_num_threads()
+    if aggregator_of(cell.settings["model"]) == baseline.NAME:
+        import sklearn.linear_model  # noqa: F401  (loading a package is no cost of the arm)
+    began, threads, memory = time.process_time(), torch.get_num_threads(), _Memory()
     torch.set_num_threads(1)  # the same sums in the same order, whether cells run beside each other or not
     try:
-        bags = load_dataset(cell.settings["data"]["dataset"], data=data)
-        check_labels(bags)
-        trainings = _trainings(cell, bags, progress)
+        bags = load_bags(cell.settings["data"], data)
+        check_classes(bags)
+        trainings = _trainings(_Work(cell, bags, survey(bags), folder), progress)
     finally:
         torch.set_num_threads(threads)
     scored = [fold for training in trainings for fold in training.scored]
     history = [row for training in trainings for row in training.history]
-    ids, labels, patients = bags.ids, np.array(bags.labels), bags.patients
-    groups = None if all(patient is None for patient in patients) else patients
+    ids, labels = bags.ids, np.array(bags.labels)
     result = {
         "format": FORMAT,
         "cell": cell.name,
         "digest": cell.digest,
         "settings": cell.settings,
-        "rows": [summarise([f for f in scored if f.protocol == p], labels, groups) for p in cell.protocols],
+        "rows": _rows(cell, scored, labels, patients_of(bags)),
         "folds": [fold.row(labels) for fold in scored],
         "parameters": trainings[0].parameters,
+        "multiply_adds": trainings[0].multiply_adds,  # of one bag of median size
         "density": trainings[0].density,
         "seconds": round(time.process_time() - began, 1),  # of one processor: what runs beside does not count
+        "memory_mib": memory.peak(),
+        "trained": trainings[0].how,
         "versions": versions(),
     }
     write_atomically(folder / "predictions.csv", _csv(row for fold in scored for row in fold.predictions(ids, labels)))
     write_atomically(folder / "history.csv", _csv(history))
     write_atomically(folder / RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+class _Memory:
+    """The highest resident memory of this process above what it had at first, in MiB, as Linux counts it (VmHWM)."""
+
+    def __init__(self) -> None:
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak of what ran before in this process is not ours
+            self.first: int | None = self._said("VmRSS")
+        except OSError:
+            self.first = None
+
+    def peak(self) -> float | None:
+        """None where the system does not say."""
+        return None if self.first is None else round((self._said("VmHWM") - self.first) / 1024, 1)
+
+    def _said(self, name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith(name)).split()[1])
+
+
+def _rows(
+    cell: Cell, scored: Sequence[Scored], labels: NDArray[np.int64], patients: Sequence[str | None] | None
+) -> list[Row]:
+    """The summary of every protocol; where a patient has several slides, of slides and of patients."""
+    by_protocol = {name: [fold for fold in scored if fold.protocol == name] for name in cell.protocols}
+    rows = [summarise(folds, labels, patients) for folds in by_protocol.values()]
+    owners = _owners(labels, patients)
+    if owners is None:
+        return rows
+    those = labels[[slides[0] for slides in owners]]
+    further = [summarise([_of_patients(fold, owners) for fold in folds], those, None) for folds in by_protocol.values()]
+    return [{"level": "slide", **row} for row in rows] + [{"level": "patient", **row} for row in further]
+
+
+def _owners(labels: NDArray[np.int64], patients: Sequence[str | None] | None) -> list[list[int]] | None:
+    """The slides of each patient; None if each has one, or if slides of one patient differ in class, so that he has none."""
+    slides: dict[Any, list[int]] = {}
+    for position, patient in enumerate(patients or ()):
+        slides.setdefault(position if patient is None else patient, []).append(position)
+    torn = any(len(set(labels[own].tolist())) > 1 for own in slides.values())
+    return None if torn or len(slides) in (0, len(labels)) else list(slides.values())
+
+
+def _of_patients(fold: Scored, owners: Sequence[Sequence[int]]) -> Scored:
+    """The same fold with a patient for every row: the mean probability over the slides."""
+    row = {position: place for place, position in enumerate(fold.test)}
+    tested = [number for number, slides in enumerate(owners) if slides[0] in row]
+    means = [fold.probabilities[[row[slide] for slide in owners[number]]].mean(0) for number in tested]
+    return replace(fold, test=tuple(tested), probabilities=np.stack(means))
+
+
+# --------------------------------------------------------------------------------------------------------- the training
+
+
+@dataclass(frozen=True)
+class _Work:
+    cell: Cell
+    bags: Any
+    facts: Any  # Survey
+    folder: Path
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return np.array(self.bags.labels, np.int64)
+
+    @property
+    def classes(self) -> int:
+        return max(2, 1 + int(self.labels.max()))
+
+    def flat(self, kind: str) -> list[tuple[int, int, Any]]:
+        """Repeat, fold and split of everything that is trained."""
+        splits = splits_of(self.cell, self.bags, inner=kind == "inner")
+        return [(repeat, fold, split) for repeat, folds in enumerate(splits) for fold, split in enumerate(folds)]
 
 
 @dataclass(frozen=True)
@@ -235,14 +331,17 @@ class _Training:
     scored: list[Scored]
     history: list[Row]
     parameters: int
+    multiply_adds: int
     density: float | None
+    how: str
 
 
-def _trainings(cell: Cell, bags: Any, progress: Progress | None) -> list[_Training]:
+def _trainings(work: _Work, progress: Progress | None) -> list[_Training]:
     """`last` and `test-tuned` look at the same models; `nested` trains on less, to have an inner part to choose on."""
+    cell = work.cell
     full = [name for name in cell.protocols if name != "nested"]
     kinds = [("full", full)] * bool(full) + [("inner", ["nested"])] * ("nested" in cell.protocols)
-    epochs = _recipe(cell).epochs
+    epochs = recipe_of(cell.settings).epochs
     trainings = []
     for done, (kind, protocols) in enumerate(kinds):
 
@@ -250,42 +349,146 @@ def _trainings(cell: Cell, bags: Any, progress: Progress | None) -> list[_Traini
             if progress:
                 progress(cell.name, done * epochs + epoch, len(kinds) * epochs)
 
-        trainings.append(_train(cell, bags, kind, protocols, tell))
+        if aggregator_of(cell.settings["model"]) == baseline.NAME:
+            trainings.append(_train_baseline(work, kind, protocols))
+            tell(epochs)
+        else:
+            trainings.append(_train(work, kind, protocols, tell))
     return trainings
 
 
-def _recipe(cell: Cell) -> Any:
-    from scmil.recipes import recipe
+def _train(work: _Work, kind: str, protocols: list[str], progress: Callable[[int], None]) -> _Training:
+    from scmil.cost import count_parameters
 
-    training = dict(cell.settings["training"])
-    return recipe(training.pop("recipe"), **training)
+    settings, flat, recipe = work.cell.settings, work.flat(kind), recipe_of(work.cell.settings)
+    seed = settings["protocol"]["seed"]
+    models = [
+        build(settings["model"], work.facts.dim, work.classes, seed=_model_seed(seed, repeat, fold))
+        for repeat, fold, _ in flat
+    ]
+    if kind == "full":  # there is no validation part to be patient about
+        recipe = replace(recipe, patience=None)
+    one_by_one = work.facts.numbers * len(flat) > LARGE or recipe.patience is not None
+    train = _fold_by_fold if one_by_one else _all_at_once
+    scored, history = train(work, kind, protocols, models, flat, recipe, progress)
+    return _Training(
+        scored,
+        history,
+        count_parameters(models[0]),
+        _multiply_adds(models[0], work.facts),
+        _density(models, work.bags, [split for *_, split in flat], settings["data"]["standardise"]),
+        "fold by fold" if one_by_one else "all folds at once",
+    )
 
 
-def _train(cell: Cell, bags: Any, kind: str, protocols: list[str], progress: Callable[[int], None]) -> _Training:
+def _all_at_once(
+    work: _Work, kind: str, protocols: list[str], models: list[Any], flat: list[Any], recipe: Any,
+    progress: Callable[[int], None],
+) -> tuple[list[Scored], list[Row]]:  # fmt: skip
     from scmil.folds import fit_folds
 
-    settings, labels = cell.settings, [int(label) for label in bags.labels]
-    splits = splits_of(cell, bags, inner=kind == "inner")
-    flat = [(repeat, fold, split) for repeat, folds in enumerate(splits) for fold, split in enumerate(folds)]
-    seed, classes = settings["protocol"]["seed"], max(2, 1 + max(labels))
-    models = [
-        build(settings["model"], bags.dim, classes, seed=_model_seed(seed, repeat, fold)) for repeat, fold, _ in flat
-    ]
-    look = "last" if protocols == ["last"] else "every"
-    standardised = settings["data"]["standardise"]
+    splits = [split for *_, split in flat]
     history = fit_folds(
-        models, list(bags), [split for *_, split in flat], _recipe(cell),
-        seed=seed, standardise=standardised, look=look, progress=progress,
+        models, list(work.bags), splits, recipe, seed=work.cell.settings["protocol"]["seed"],
+        standardise=work.cell.settings["data"]["standardise"], look="last" if protocols == ["last"] else "every",
+        progress=progress,
     )  # fmt: skip
-    y = np.array(labels)
     scored = [
-        score(protocol, repeat, fold, split, history.probabilities[:, place].astype(float), y)
+        score(protocol, repeat, fold, split, history.probabilities[:, place].astype(float), work.labels)
         for protocol in protocols
         for place, (repeat, fold, split) in enumerate(flat)
     ]
-    rows = history_rows(kind, history.train_loss, history.probabilities, [split for *_, split in flat], y)
-    parameters = sum(p.numel() for p in models[0].parameters() if p.requires_grad)
-    return _Training(scored, rows, parameters, _density(models, bags, [s for *_, s in flat], standardised))
+    return scored, history_rows(kind, history.train_loss, history.probabilities, splits, work.labels)
+
+
+def _fold_by_fold(
+    work: _Work, kind: str, protocols: list[str], models: list[Any], flat: list[Any], recipe: Any,
+    progress: Callable[[int], None],
+) -> tuple[list[Scored], list[Row]]:  # fmt: skip
+    """The same with `fit`, which reads bags when it needs them; a fold that was stopped goes on from its checkpoint."""
+    from scmil.survey import scaled, streamed_moments
+    from scmil.training import fit, predict
+
+    look = "test-tuned" in protocols
+    scored: list[Scored] = []
+    losses = np.full((recipe.epochs, len(flat)), np.nan)
+    for place, (repeat, fold, split) in enumerate(flat):
+        model, bags = models[place], work.bags
+        if work.cell.settings["data"]["standardise"]:
+            bags = scaled(bags, *streamed_moments(bags.subset(split.train)))
+        said: list[NDArray[np.float64]] = []
+
+        def tell(
+            epoch: int, model: Any = model, bags: Any = bags, split: Any = split, place: int = place, said: Any = said
+        ) -> None:
+            if look:
+                said.append(_said(model, bags, split, work.classes, predict))
+            progress((place * recipe.epochs + epoch) // len(flat))
+
+        history = fit(
+            model, bags.subset(split.train), bags.subset(split.valid) if split.valid else None, recipe,
+            seed=work.cell.settings["protocol"]["seed"], progress=tell,
+            checkpoint=None if look else work.folder / "checkpoints" / f"{kind}-{place}.safetensors",
+        )  # fmt: skip
+        losses[: len(history.train_loss), place] = history.train_loss
+        p = np.stack(said or [_said(model, bags, split, work.classes, predict)])
+        epoch = history.best_epoch or len(history.train_loss)
+        found = [score(protocol, repeat, fold, split, p, work.labels) for protocol in protocols]
+        scored += found if look else [replace(one, epoch=epoch) for one in found]
+    scored.sort(key=lambda one: protocols.index(one.protocol))
+    means = [float(np.nanmean(row)) for row in losses if not np.isnan(row).all()]
+    blank = dict.fromkeys(("test_loss", "test_accuracy", "test_auc"))
+    return scored, [
+        {"training": kind, "epoch": epoch, "train_loss": f"{mean:.6g}", **blank} for epoch, mean in enumerate(means, 1)
+    ]
+
+
+def _said(model: Any, bags: Any, split: Any, classes: int, predict: Any) -> NDArray[np.float64]:
+    """What the model says of the test and validation bags: (bags, classes), NaN for the others."""
+    watched = [*split.test, *split.valid]
+    p = np.full((len(bags), classes), np.nan)
+    p[watched] = predict(model, bags.subset(watched)).double().numpy()
+    return p
+
+
+def _train_baseline(work: _Work, kind: str, protocols: list[str]) -> _Training:
+    """Logistic regression on the same splits; C is chosen on the validation part, or on one inside the training part."""
+    from scmil.splits import with_validation
+    from scmil.survey import patients_of
+
+    x, labels = baseline.mean_and_max(work.bags), work.labels
+    protocol, groups = work.cell.settings["protocol"], patients_of(work.bags)
+    scored: list[Scored] = []
+    losses = []
+    for repeat, fold, split in work.flat(kind):
+        seed = _model_seed(protocol["seed"], repeat, fold)
+        inner = (
+            split if split.valid else with_validation(split, list(work.bags.labels), protocol["valid"], seed, groups)
+        )
+        strength = baseline.choose_strength(x, labels, inner.train, inner.valid, work.classes)
+        train = list(split.train)
+        fitted = baseline.fit_baseline(x[train], labels[train].tolist(), work.classes, strength)
+        p = fitted.predict(x)
+        losses.append(baseline.log_loss(p[train, labels[train]]))
+        scored += [score(name, repeat, fold, split, p[None], labels) for name in protocols]
+    scored.sort(key=lambda one: protocols.index(one.protocol))
+    blank = dict.fromkeys(("test_loss", "test_accuracy", "test_auc"))
+    history: list[Row] = [{"training": kind, "epoch": 1, "train_loss": f"{np.mean(losses):.6g}", **blank}]
+    return _Training(scored, history, fitted.parameters, fitted.multiply_adds, None, "scikit-learn")
+
+
+def _multiply_adds(model: Any, facts: Any) -> int:
+    """Of one bag of median size, by the equations as they are written: a small bag's own form is not seen by the counter."""
+    from scmil.cost import count_multiply_adds
+
+    fused = getattr(model.refine, "fused", None)
+    if fused:
+        model.refine.fused = False
+    try:
+        return count_multiply_adds(model, facts.median, facts.dim)
+    finally:
+        if fused:
+            model.refine.fused = True
 
 
 def _model_seed(seed: int, repeat: int, fold: int) -> int:
@@ -295,13 +498,16 @@ def _model_seed(seed: int, repeat: int, fold: int) -> int:
 
 def splits_of(cell: Cell, bags: Any, inner: bool) -> list[list[Any]]:
     """The folds of every repeat; with `inner`, each with a validation part taken from its training bags."""
+    from scmil.datasets.official import official_splits
     from scmil.splits import check_split, holdout, load_splits, repeated_folds, with_validation
+    from scmil.survey import patients_of
 
-    protocol, labels = cell.settings["protocol"], list(bags.labels)
-    groups = None if all(patient is None for patient in bags.patients) else list(bags.patients)
+    protocol, labels, groups = cell.settings["protocol"], list(bags.labels), patients_of(bags)
     seed, repeats = protocol["seed"], protocol["repeats"]
     if protocol["splits"] is not None:
         splits = load_splits(protocol["splits"], bags.ids)
+    elif protocol["kind"] == "official":
+        splits = official_splits(cell.settings["data"]["dataset"], bags, repeats, protocol["valid"], seed)
     elif protocol["kind"] == "holdout":
         splits = [[holdout(labels, protocol["test"], 0.0, seed + 1000 * repeat, groups)] for repeat in range(repeats)]
     else:
@@ -323,18 +529,16 @@ def _density(models: Sequence[Any], bags: Any, splits: Sequence[Any], standardis
     """The share of coefficients that are not zero, over some bags of every fold, where there is a sparse code."""
     import torch
 
-    from scmil.bags import moments
+    from scmil.survey import scaled, streamed_moments
 
     if not hasattr(models[0].refine, "statistics"):
         return None
     found = []
     for model, split in zip(models, splits, strict=True):
-        some = [bags[position] for position in split.train]
-        mean, deviation = moments(some) if standardised else (torch.tensor(0.0), torch.tensor(1.0))
+        train = bags.subset(split.train)
+        seen = scaled(train, *streamed_moments(train)) if standardised else train
         with torch.no_grad():
-            for bag in some[:5]:
-                x = (bag.features - mean.to(bag.features.dtype)) / deviation.to(bag.features.dtype)
-                found.append(model.refine.statistics(model.embed(x)).density)
+            found += [model.refine.statistics(model.embed(bag.features)).density for bag in seen[:5]]
     return round(float(np.mean(found)), 4)
 
 
@@ -342,9 +546,10 @@ def _density(models: Sequence[Any], bags: Any, splits: Sequence[Any], standardis
 
 
 def gather(plan: Plan, out: Path) -> None:
-    """Write `results.csv` and `folds.csv` from the cells that are done, in the order of the plan; times come last."""
+    """Write `results.csv`, `folds.csv` and `costs.csv` from the cells that are done, in the order of the plan."""
     results: list[Row] = []
     folds: list[Row] = []
+    costs: list[Row] = []
     for cell in plan.cells:
         path = cell_folder(out, cell) / RESULT
         if not path.exists():
@@ -354,12 +559,15 @@ def gather(plan: Plan, out: Path) -> None:
         cost = {key: page[key] for key in ("parameters", "density", "seconds")}
         results += [{**place, **row, **cost} for row in page["rows"]]
         folds += [{**place, **row} for row in page["folds"]]
+        costs.append({**place, **{key: page.get(key) for key in COSTS}, "trained": page.get("trained")})
     spreads = ("", "_sd_repeats", "_sd_folds", "_low", "_high")
     metrics = [f"{metric}{spread}" for metric in METRICS for spread in spreads]
     start, end = ["cell", "dataset", "arm", "protocol"], ["parameters", "density", "seconds"]
-    write_atomically(out / "results.csv", _csv(results, [*start, "repeats", "folds", "bags", *metrics, *end]))
+    level = ["level"] * any("level" in row for row in results)
+    write_atomically(out / "results.csv", _csv(results, [*start, *level, "repeats", "folds", "bags", *metrics, *end]))
     header = [*start, "repeat", "fold", "bags", *METRICS, "epoch", "threshold"]
     write_atomically(out / "folds.csv", _csv(folds, header))
+    write_atomically(out / "costs.csv", _csv(costs, ["cell", "dataset", "arm", *COSTS, "trained"]))
 
 
 def _csv(rows: Iterable[Mapping[str, Any]], header: Sequence[str] | None = None) -> bytes:
@@ -367,5 +575,6 @@ def _csv(rows: Iterable[Mapping[str, Any]], header: Sequence[str] | None = None)
     text = io.StringIO()
     writer = csv.DictWriter(text, header or list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
+    for row in rows:  # a row without a column of others, such as the level, leaves it empty
+        writer.writerow({key: "" if value is None else value for key, value in row.items()})
     return text.getvalue().encode()

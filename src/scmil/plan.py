@@ -15,14 +15,15 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scmil import baseline
 from scmil.errors import ConfigError, ScmilError
 
 PROTOCOLS = ("last", "nested", "test-tuned")
-KINDS = ("kfold", "holdout")
+KINDS = ("kfold", "holdout", "official")
 
 # Every key that a file may have, with its default. `model` and `training` take what build_model and Recipe take.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -36,7 +37,11 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 RECIPE_KEYS = (
     "epochs", "learning_rate", "weight_decay", "betas", "optimiser", "schedule", "final_rate", "decay_weights_only", "clip",
+    "patience",
 )  # fmt: skip
+# Which bags, where a data set needs more than its name: no default, so that a plan without them says nothing of them.
+DATA_KEYS = ("labels", "label", "key", "format", "allow_missing", "drop_unlabelled")
+TABLES = (".csv", ".npz", ".svm", ".mat")
 REPORT_KEYS = ("pair", "published", "published_note")
 TOP_KEYS = ("title", "about", *DEFAULTS, "grid", "arms", "report")
 
@@ -216,7 +221,7 @@ def _check_keys(section: str, table: Any, problems: list[str], label: str | None
 
 
 def _known(section: str) -> tuple[str, ...]:
-    return (*DEFAULTS[section], *(RECIPE_KEYS if section == "training" else ()))
+    return (*DEFAULTS[section], *{"training": RECIPE_KEYS, "data": DATA_KEYS}.get(section, ()))
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -345,22 +350,41 @@ def _check_cells(cells: Sequence[Cell], folder: Path, data: Path | None, only: s
     for cell in cells:
         settings = cell.settings
         _check_protocol(settings["protocol"], folder, problems)
-        _check_recipe(settings["training"], problems)
+        _check_recipe(settings, problems)
         _check_model(settings["model"], problems)
-        name = settings["data"]["dataset"]
-        if not isinstance(name, str):
-            problems.append(f"[data] dataset = {name!r}: the name of a data set, or the path of a table, is needed.")
-        elif Path(name).suffix in (".csv", ".npz", ".svm", ".mat"):
-            path = Path(name) if Path(name).is_absolute() else folder / name
-            settings["data"]["dataset"] = str(path)
-            if not path.is_file():
-                problems.append(f"[data] dataset: {path} is not there.")
-        elif name not in ready:
-            problems.append(f"[data] dataset = {name!r}: unknown data set.{_nearest(name, ready)}")
-        elif not ready[name].ready and fnmatch.fnmatch(cell.name, only or "*"):
+        _check_data(settings["data"], ready, folder, fnmatch.fnmatch(cell.name, only or "*"), problems)
+
+
+def _check_data(data: Settings, ready: Mapping[str, Any], folder: Path, wanted: bool, problems: list[str]) -> None:
+    """Paths are relative to the file, and become absolute or relative to the working folder as the file's is."""
+    name = data["dataset"]
+    if not isinstance(name, str):
+        problems.append(f"[data] dataset = {name!r}: the name of a data set, or the path of a table, is needed.")
+    elif Path(name).suffix in TABLES:
+        data["dataset"] = _path(data, "dataset", folder, problems)
+    elif name in ready:
+        if wanted and not ready[name].ready:
             problems.append(f"[data] dataset = {name!r} is not here. {ready[name].remedy}")
-        if not isinstance(settings["data"]["standardise"], bool):
-            problems.append(f"[data] standardise = {settings['data']['standardise']!r}: true or false.")
+    elif (folder / name).is_dir():
+        data["dataset"] = str(folder / name)
+    else:
+        near = _nearest(name, ready)
+        problems.append(f"[data] dataset = {name!r}: unknown data set.{near} There is no folder {folder / name}.")
+    if isinstance(data.get("labels"), str):
+        data["labels"] = _path(data, "labels", folder, problems)
+    for key in ("labels", "label", "key", "format"):
+        if not isinstance(data.get(key, ""), str):
+            problems.append(f"[data] {key} = {data[key]!r}: a word is needed.")
+    for key in ("standardise", "allow_missing", "drop_unlabelled"):
+        if not isinstance(data.get(key, False), bool):
+            problems.append(f"[data] {key} = {data[key]!r}: true or false.")
+
+
+def _path(data: Settings, key: str, folder: Path, problems: list[str]) -> str:
+    path = folder / data[key]
+    if not path.is_file():
+        problems.append(f"[data] {key}: {path} is not there.")
+    return str(path)
 
 
 def _check_protocol(protocol: Settings, folder: Path, problems: list[str]) -> None:
@@ -392,24 +416,58 @@ def _check_protocol(protocol: Settings, folder: Path, problems: list[str]) -> No
             problems.append(f"[protocol] splits: {path} is not there.")
 
 
-def _check_recipe(training: Settings, problems: list[str]) -> None:
-    from scmil.recipes import recipe
-
-    options = {key: value for key, value in training.items() if key != "recipe"}
+def _check_recipe(settings: Settings, problems: list[str]) -> None:
     try:
-        recipe(str(training["recipe"]), **options)
+        recipe_of(settings)
     except (ScmilError, TypeError) as error:
         problems.append(f"[training] {error}")
 
 
-def _check_model(model: Settings, problems: list[str]) -> None:
-    import torch
+def recipe_of(settings: Settings) -> Any:
+    """The recipe of a cell: by its name, or, for "official", the one that the authors of its aggregator published.
 
+    >>> recipe_of({"training": {"recipe": "official", "epochs": 3}, "model": {"aggregator": "dsmil"}}).betas
+    (0.5, 0.9)
+    """
+    from scmil import recipes
+
+    changes = dict(settings["training"])
+    name, aggregator = str(changes.pop("recipe")), aggregator_of(settings["model"])
+    if name != "official":
+        return recipes.recipe(name, **changes)
+    if aggregator == baseline.NAME:  # not a network: nothing of a recipe concerns it
+        return recipes.Recipe(epochs=1)
+    return replace(recipes.official(aggregator), **changes)
+
+
+def aggregator_of(model: Settings) -> str:
+    """The name of the aggregator, with or without options.
+
+    >>> aggregator_of({"aggregator": {"name": "abmil", "hidden": 64}})
+    'abmil'
+    """
+    own = model["aggregator"]
+    return str(own.get("name") if isinstance(own, Mapping) else own)
+
+
+def _check_model(model: Settings, problems: list[str]) -> None:
+    if aggregator_of(model) == baseline.NAME:
+        options = [key for key in ("sparse_coding", "refine", "embed") if model[key]]
+        options += ["its options"] * isinstance(model["aggregator"], Mapping)
+        problems += [f"[model] {option}: {baseline.NAME} is not a network, and takes none." for option in options]
+        return
     try:
-        with torch.device("meta"):  # shapes without memory
-            build(model, dim=64, classes=2, seed=None)
+        check_model(model)
     except (ScmilError, TypeError, ValueError, RuntimeError) as error:
         problems.append(f"[model] {error}")
+
+
+def check_model(model: Settings) -> None:
+    """Refuse a `[model]` table that no model can be built from."""
+    import torch
+
+    with torch.device("meta"):  # shapes without memory
+        build(model, dim=64, classes=2, seed=None)
 
 
 def build(model: Settings, dim: int, classes: int, seed: int | None) -> Any:

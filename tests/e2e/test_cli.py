@@ -79,15 +79,16 @@ def test_ls_shows_data_sets_with_the_way_to_get_them_and_recipes() -> None:
 
 
 def test_demo_compares_three_arms(tmp_path: Path) -> None:
-    said = scmil("demo", "--folds", "2", "--repeats", "2", "--epochs", "1", "--out", str(tmp_path / "out")).stdout
+    size = ("--folds", "2", "--repeats", "2", "--epochs", "1")
+    said = scmil("demo", "--dataset", "musk1", *size, "--out", str(tmp_path / "out")).stdout
     assert "ABMIL-Gated + linear" in said
     assert "0.969" in said  # the paper's number, beside ours
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
 def test_demo_for_programs(tmp_path: Path) -> None:
-    words = ("demo", "--folds", "2", "--repeats", "1", "--epochs", "1", "--json", "--out", str(tmp_path / "out"))
-    page = json.loads(scmil(*words).stdout)
+    words = ("demo", "--dataset", "musk1", "--folds", "2", "--repeats", "1", "--epochs", "1", "--json")
+    page = json.loads(scmil(*words, "--out", str(tmp_path / "out")).stdout)
     assert [row["arm"] for row in page["results"]] == ["ABMIL-Gated + SC", "ABMIL-Gated + linear", "ABMIL-Gated"]
     assert all(0 <= row["accuracy"] <= 1 for row in page["results"])
 

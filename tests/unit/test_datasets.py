@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.io import savemat
 
 from scmil import datasets, load_dataset
@@ -23,7 +24,7 @@ from scmil.datasets import classic, digits, download
 from scmil.datasets.classic import BENCHMARKS, Original, content_hash
 from scmil.datasets.originals import read_original, uncompress
 from scmil.datasets.table import Table
-from scmil.errors import DataError, MissingExtraError, UnknownNameError
+from scmil.errors import DataError, MissingExtraError, OptionError, UnknownNameError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "classic"
 IN_PACKAGE = [name for name, benchmark in BENCHMARKS.items() if benchmark.in_package]
@@ -446,3 +447,40 @@ def test_unix_compress_is_undone(longest: int, clear_after: int | None) -> None:
 
 def test_a_long_run_of_one_byte_uses_words_that_are_just_being_made() -> None:
     assert uncompress(compress(b"a" * 5000)) == b"a" * 5000
+
+
+# -------------------------------------------------------------------------------------------------------------- folders
+
+
+def clam_folder(tmp_path: Path) -> Path:
+    from scmil.bags import Bag
+    from scmil.formats import export
+
+    bags = [Bag(f"s{i}", torch.ones(2, 3), label=i % 2, patient=f"p{i // 2}") for i in range(4)]
+    export(BagSet(bags, ["normal", "tumor"]), tmp_path / "clam", "clam")
+    return tmp_path / "clam"
+
+
+def test_a_folder_of_another_tool_is_a_data_set(tmp_path: Path) -> None:
+    folder = clam_folder(tmp_path)
+    bags = load_dataset(str(folder), labels=folder / "labels.csv")
+    assert bags.classes == ("normal", "tumor")
+    assert bags.patients == ("p0", "p0", "p1", "p1")
+    assert load_dataset(folder).labels == (None,) * 4
+    assert load_dataset(folder, format="clam").ids == bags.ids
+
+
+def test_wrong_words_about_a_folder_are_refused(tmp_path: Path) -> None:
+    folder = clam_folder(tmp_path)
+    other = tmp_path / "other.csv"
+    other.write_text("slide,label\nx1,a\nx2,b\n")
+    with pytest.raises(DataError, match=r"no bag of .*clam is in .*other.csv: bags are called such as s0, s1, s2"):
+        load_dataset(folder, labels=other)
+    with pytest.raises(DataError, match="no column 'grade' for the label"):
+        load_dataset(folder, labels=folder / "labels.csv", label="grade")
+    with pytest.raises(OptionError, match="label = 'grade' is a column of the table of labels: give that table"):
+        load_dataset(folder, label="grade")
+    with pytest.raises(OptionError, match="data set 'musk1' does not take key, labels"):
+        load_dataset("musk1", labels="labels.csv", key="uni")
+    with pytest.raises(OptionError, match="a table that has its labels in itself, does not take labels"):
+        load_dataset("bags.csv", labels="labels.csv")

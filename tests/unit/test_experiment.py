@@ -171,4 +171,119 @@ def test_a_table_with_three_classes_and_one_without_labels(table: Path, tmp_path
         fields[1] = ""
     table.write_text("\n".join([header, *(",".join(fields) for fields in three)]))
     failed = run(plan, tmp_path / "unlabelled", jobs=1).failed
-    assert failed["bags--plain"] == "DataError: bags without a label: b0."
+    assert failed["bags--plain"].startswith("DataError: bags without a label (1 of 24): b0. Label them,")
+
+
+# ------------------------------------------------------------------------------------------------------ bags of folders
+
+
+@pytest.fixture
+def cohort(tmp_path: Path) -> Path:
+    """A CLAM folder of 24 slides of 12 patients, of which the first feature tells the class, and its labels.csv."""
+    import torch
+
+    from scmil.bags import Bag, BagSet
+    from scmil.formats import export
+
+    generator = torch.Generator().manual_seed(0)
+    bags = [
+        Bag(
+            f"s{i:02}",
+            torch.randn(6, 5, generator=generator) + 2 * (i // 2 % 2) * torch.eye(5)[0],
+            label=i // 2 % 2,
+            patient=f"p{i // 2}",
+        )
+        for i in range(24)
+    ]
+    export(BagSet(bags, ["normal", "tumor"]), tmp_path / "clam", "clam")
+    return tmp_path / "clam"
+
+
+def cohort_plan(folder: Path, **document: Any) -> Plan:
+    data = {"dataset": str(folder), "labels": str(folder / "labels.csv"), **document.pop("data", {})}
+    protocol = {"repeats": 1, "selection": ["last", "nested"], **document.pop("protocol", {})}
+    return plan_of(folder, data=data, protocol=protocol, **document)
+
+
+def test_a_folder_of_another_tool_is_a_data_set_and_patients_get_rows_of_their_own(
+    cohort: Path, tmp_path: Path
+) -> None:
+    assert run(cohort_plan(cohort), tmp_path / "out", jobs=1).failed == {}
+    found = rows(tmp_path / "out" / "results.csv")
+    assert [(row["protocol"], row["level"], row["bags"]) for row in found if row["arm"] == "SC"] == [
+        ("last", "slide", "24"),
+        ("nested", "slide", "24"),
+        ("last", "patient", "12"),
+        ("nested", "patient", "12"),
+    ]
+    said = [p for p in rows(tmp_path / "out/cells/clam--sc/predictions.csv") if p["protocol"] == "last"]
+    hits: dict[str, list[float]] = {}
+    for patient in {int(p["bag"][1:]) // 2 for p in said}:
+        own = [p for p in said if int(p["bag"][1:]) // 2 == patient]
+        right = (np.mean([float(p["p1"]) for p in own]) > 0.5) == (own[0]["label"] == "1")
+        hits.setdefault(own[0]["fold"], []).append(float(right))
+    row = next(row for row in found if row["arm"] == "SC" and (row["protocol"], row["level"]) == ("last", "patient"))
+    assert float(row["accuracy"]) == pytest.approx(np.mean([np.mean(each) for each in hits.values()]), abs=1e-6)
+
+
+def test_large_bags_train_fold_by_fold_with_the_same_numbers(
+    cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scmil import experiment
+
+    plan = cohort_plan(cohort, protocol={"selection": ["last", "nested", "test-tuned"]})
+    run(plan, tmp_path / "small", jobs=1, only="*--plain")
+    monkeypatch.setattr(experiment, "LARGE", 0)
+    run(plan, tmp_path / "large", jobs=1, only="*--plain")
+    cells = [tmp_path / name / "cells/clam--plain" for name in ("small", "large")]
+    results = [json.loads((cell / "result.json").read_text()) for cell in cells]
+    assert [result["trained"] for result in results] == ["all folds at once", "fold by fold"]
+    small, large = (rows(cell / "predictions.csv") for cell in cells)
+    assert [(p["bag"], p["protocol"]) for p in small] == [(p["bag"], p["protocol"]) for p in large]
+    np.testing.assert_allclose([float(p["p1"]) for p in small], [float(p["p1"]) for p in large], atol=1e-5)
+    chosen = [[(fold["protocol"], fold["epoch"]) for fold in result["folds"]] for result in results]
+    assert chosen[0] == chosen[1]
+    assert not (cells[1] / "checkpoints").exists()
+
+
+def test_patience_ends_a_training_early(cohort: Path, tmp_path: Path) -> None:
+    plan = cohort_plan(
+        cohort, training={"epochs": 40, "patience": 2, "learning_rate": 0.05}, protocol={"selection": ["nested"]}
+    )
+    run(plan, tmp_path / "out", jobs=1, only="*--plain")
+    assert len(rows(tmp_path / "out/cells/clam--plain/history.csv")) < 40
+
+
+def test_the_baseline_is_an_arm_on_the_same_splits(cohort: Path, tmp_path: Path) -> None:
+    arms = [
+        {"name": "plain"},
+        {"name": "LR", "against": "plain", "model": {"aggregator": "logistic-mean-max", "embed": None}},
+    ]
+    plan = cohort_plan(cohort, arms=arms, training={"recipe": "official", "epochs": 2})
+    assert run(plan, tmp_path / "out", jobs=1).failed == {}
+    tested = [
+        [(p["protocol"], p["fold"], p["bag"]) for p in rows(tmp_path / f"out/cells/clam--{arm}/predictions.csv")]
+        for arm in ("plain", "lr")
+    ]
+    assert tested[0] == tested[1]
+    best = next(row for row in rows(tmp_path / "out" / "results.csv") if row["arm"] == "LR")
+    assert float(best["auc"]) > 0.9  # the signal is in the mean
+
+
+def test_every_cell_says_what_it_cost(table: Path, tmp_path: Path) -> None:
+    run(plan_of(table, protocol={"selection": ["last"]}), tmp_path / "out", jobs=1)
+    plain, coded = rows(tmp_path / "out" / "costs.csv")
+    assert int(coded["multiply_adds"]) > int(plain["multiply_adds"]) > 0
+    assert int(coded["parameters"]) > int(plain["parameters"])
+    assert float(plain["memory_mib"]) >= 0
+
+
+def test_slides_without_a_label_are_left_out_only_if_asked(cohort: Path, tmp_path: Path) -> None:
+    lines = (cohort / "labels.csv").read_text().splitlines()
+    (cohort / "labels.csv").write_text("\n".join(lines[:-4]))
+    plan = cohort_plan(cohort, protocol={"folds": 2})
+    failed = run(plan, tmp_path / "refused", jobs=1).failed
+    assert "bags without a label (4 of 24): s20, s21, s22, s23. Label them, or leave them out" in failed["clam--plain"]
+    plan = cohort_plan(cohort, protocol={"folds": 2}, data={"drop_unlabelled": True})
+    assert run(plan, tmp_path / "dropped", jobs=1, only="*--plain").failed == {}
+    assert rows(tmp_path / "dropped" / "results.csv")[0]["bags"] == "20"

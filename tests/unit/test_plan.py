@@ -93,7 +93,7 @@ def test_all_mistakes_are_listed_at_once() -> None:
         ({"training": {"epochs": "200"}}, "[training] epochs = '200': a whole number from 1 on."),
         ({"protocol": {"folds": 1}}, "[protocol] folds = 1: a whole number from 2 on."),
         ({"protocol": {"valid": 1.5}}, "[protocol] valid = 1.5: a share between 0 and 1."),
-        ({"protocol": {"kind": "loo"}}, "[protocol] kind = 'loo': one of kfold, holdout."),
+        ({"protocol": {"kind": "loo"}}, "[protocol] kind = 'loo': one of kfold, holdout, official."),
         ({"protocol": {"selection": ["best"]}}, "[protocol] selection: unknown protocol 'best'."),
         ({"protocol": {"selection": []}}, "[protocol] selection = []: a list of some of last, nested, test-tuned."),
         ({"protocol": {"splits": "no.csv"}}, "[protocol] splits: no.csv is not there."),
@@ -102,6 +102,16 @@ def test_all_mistakes_are_listed_at_once() -> None:
         ({"report": {"pair": "model.x"}}, "[report] pair = 'model.x': not a key of [grid]."),
         ({"report": {"published": "no.csv"}}, "[report] published: no.csv cannot be read (No such file or directory)."),
         ({"model": 3}, "[model]: a table is needed, not 3."),
+        ({"data": {"dataset": "musk1", "labels": "no.csv"}}, "[data] labels: no.csv is not there."),
+        ({"data": {"dataset": "musk1", "key": 3}}, "[data] key = 3: a word is needed."),
+        ({"data": {"dataset": "musk1", "drop_unlabelled": 1}}, "[data] drop_unlabelled = 1: true or false."),
+        ({"data": {"dataset": "musk1", "lable": "x"}}, "[data] lable: unknown key. Did you mean 'label'?"),
+        ({"data": {"dataset": "my/bags"}}, "There is no folder my/bags."),
+        ({"training": {"patience": 0}}, "[training] patience = 0: a whole number from 1 on."),
+        (
+            {"model": {"aggregator": "logistic-mean-max", "refine": "linear"}},
+            "[model] refine: logistic-mean-max is not a network, and takes none.",
+        ),
     ],
 )
 def test_each_mistake_reads_well(document: dict[str, Any], message: str) -> None:
@@ -152,3 +162,39 @@ def test_a_data_set_that_is_not_needed_may_be_missing(tmp_path: Path, monkeypatc
         read_plan(table2)
     assert str(refused.value).count("is not here. Do one of these:") == 2  # fox and tiger, each told once
     assert len(read_plan(table2, only="musk1--*").cells) == 75
+
+
+def test_folder_and_labels_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bags").mkdir()
+    (tmp_path / "labels.csv").write_text("slide,label\n")
+    file = tmp_path / "mine.toml"
+    file.write_text('[data]\ndataset = "bags"\nlabels = "labels.csv"\nlabel = "grade"\nkey = "uni"\n')
+    [cell] = read_plan(file).cells
+    assert cell.name == "bags--abmil-gated"
+    assert cell.settings["data"] == {
+        "dataset": str(tmp_path / "bags"),
+        "standardise": True,
+        "labels": str(tmp_path / "labels.csv"),
+        "label": "grade",
+        "key": "uni",
+    }
+
+
+def test_the_official_recipe_is_the_aggregators_own() -> None:
+    from scmil.plan import recipe_of
+
+    plan = make_plan(
+        {
+            **MUSK1,
+            "training": {"recipe": "official", "epochs": 7},
+            "grid": {"model.aggregator": ["dsmil", "transmil", "logistic-mean-max"]},
+        },
+        "mine",
+    )
+    dsmil, transmil, _ = (recipe_of(cell.settings) for cell in plan.cells)
+    assert (dsmil.betas, dsmil.epochs) == ((0.5, 0.9), 7)
+    assert (transmil.optimiser, transmil.epochs) == ("lookahead-radam", 7)
+
+
+def test_what_a_plan_does_not_say_is_not_in_its_digest() -> None:
+    assert make_plan(MUSK1, "mine").cells[0].settings["data"] == {"dataset": "musk1", "standardise": True}

@@ -429,3 +429,64 @@ def test_sixty_cells_are_reported_in_seconds(tmp_path: Path) -> None:
     start = time.perf_counter()
     write_report(tmp_path)
     assert time.perf_counter() - start < 10
+
+
+# ------------------------------------------------------------------------------------------- the control and the baseline
+
+COMPARED = (("A", None), ("A + SC", "A"), ("A + linear", "A"), ("LR", None))
+MODELS = {
+    "A": {"aggregator": "abmil", "sparse_coding": False, "refine": None},
+    "A + SC": {"aggregator": "abmil", "sparse_coding": {"atoms": 9}, "refine": None},
+    "A + linear": {"aggregator": "abmil", "sparse_coding": {"atoms": 9}, "refine": "linear"},
+    "LR": {"aggregator": "logistic-mean-max", "sparse_coding": False, "refine": None},
+}
+
+
+def said_of(folder: Path, **skill: float) -> str:
+    by_arm = dict(zip(MODELS, skill.values(), strict=True))
+    write_run(folder, COMPARED, ["ours"], skill=by_arm, failed=(), published={}, bags=120, repeats=2, folds=5)
+    plan = json.loads((folder / "experiment.json").read_text())
+    for cell in plan["cells"]:
+        cell["settings"] = {"model": MODELS[cell["arm"]]}
+    (folder / "experiment.json").write_text(json.dumps(plan))
+    return verdict(read_run(folder))
+
+
+def test_a_gain_that_a_plain_layer_brings_too_is_no_gain_of_sparse_coding(tmp_path: Path) -> None:
+    said = said_of(tmp_path, plain=0.3, coded=2.5, linear=2.5, logistic=0.1)
+    assert "In short: on this data it helps to add a layer, but a plain one does the same as sparse coding." in said
+    assert "a plain layer does the same." in said
+    assert (
+        "a logistic regression on the mean and the maximum of each bag does better than none of the 3 networks" in said
+    )
+
+
+def test_a_gain_over_the_control_is_said(tmp_path: Path) -> None:
+    said = said_of(tmp_path, plain=0.2, coded=1.6, linear=0.2, logistic=9.0)
+    assert "In short: on this data sparse coding helps, and more than a plain layer in its place." in said
+    assert "does better than all 3 networks: AUC " in said
+
+
+def test_harm_and_nothing_are_told_apart(tmp_path: Path) -> None:
+    assert "on this data sparse coding does harm." in said_of(
+        tmp_path / "harm", plain=3, coded=0.2, linear=3, logistic=1
+    )
+    nothing = said_of(tmp_path / "nothing", plain=1.5, coded=1.5, linear=1.5, logistic=1)
+    assert "on this data nothing shows that sparse coding helps." in nothing
+
+
+def test_costs_and_patients_are_shown_where_they_are_known(tmp_path: Path) -> None:
+    small_run(tmp_path, datasets=["musk1"])
+    assert read_run(tmp_path).by_patient == {}
+    (tmp_path / "costs.csv").write_text("cell,multiply_adds,memory_mib\nmusk1--arm-0,1234567,88.5\n")
+    header, *lines = (tmp_path / "results.csv").read_text().splitlines()
+    patients = [line.replace(",20,", ",10,", 1) + ",patient" for line in lines]
+    text = "\n".join([f"{header},level", *(f"{line},slide" for line in lines), *patients])
+    (tmp_path / "results.csv").write_text(text + "\n")
+    run = read_run(tmp_path)
+    assert {result.bags for result in run.results.values()} == {20}
+    assert {result.bags for result in run.by_patient.values()} == {10}
+    page = write_page(run, [])
+    assert "1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567" in page
+    assert "By patient" in page
+    assert "| 1,234,567 | 93 | 88 |" in write_markdown(run, [])

@@ -48,5 +48,5 @@ def main() -> None:
 
 
 # The order here is the order in `scmil --help`: from pixels to report.
-for _room in ("slides", "bags", "learning", "looking"):
+for _room in ("slides", "bags", "demo", "learning", "looking"):
     import_module(f"{__name__}.{_room}")

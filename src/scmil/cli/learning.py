@@ -1,10 +1,10 @@
-"""Verbs of learning: demo, run, report, get."""
+"""Verbs of learning: train, compare, predict, run, report, get."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,29 +15,225 @@ from scmil.cli import app
 
 PANEL = "Learning"
 
+Bags = Annotated[
+    str,
+    typer.Argument(
+        help="A folder of bags, ours or another tool's; a table (.csv, .npz); or a data set: scmil ls datasets."
+    ),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Argument(help="A table: case_id, slide_id, label, or the like. Not needed if the bags have their labels."),
+]
+LabelColumn = Annotated[str | None, typer.Option("--label", help="The column of the labels, if its name is unusual.")]
+Key = Annotated[str | None, typer.Option(help="Which encoder, if the folder has several.")]
+Format = Annotated[str | None, typer.Option("--format", help="The format of the folder, if it is not detected.")]
+DropUnlabelled = Annotated[
+    bool, typer.Option("--drop-unlabelled", help="Leave bags without a label out; else they are refused.")
+]
+Standardise = Annotated[
+    bool | None,
+    typer.Option(
+        "--standardise/--no-standardise",
+        help="Features to zero mean and unit variance on the training part. [default: for tables, not for folders]",
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")]
+RecipeName = Annotated[
+    str, typer.Option("--recipe", help="official: the aggregator's own; or by name, such as paper-slides (200 epochs).")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of the split, the initial weights and the order of bags.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+
 
 @app.command(rich_help_panel=PANEL)
-def demo(
-    dataset: Annotated[str, typer.Option(help="musk1, musk2, elephant, or another: scmil ls datasets.")] = "musk1",
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 10,
-    repeats: Annotated[int, typer.Option(min=1, help="How often the folds are dealt anew.")] = 2,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs a model.")] = 40,
-    seed: Annotated[int, typer.Option(min=0, help="Of the folds, the initial weights and the order of bags.")] = 0,
+def train(
+    bags: Bags,
+    labels: Labels = None,
+    out: Annotated[Path, typer.Option(help="Folder of the model.")] = Path("model"),
+    aggregator: Annotated[str, typer.Option(help="scmil ls aggregators.")] = "abmil-gated",
+    sparse_coding: Annotated[bool, typer.Option("--sc/--no-sc", help="Sparse coding in front of it.")] = False,
+    label: LabelColumn = None,
+    folds: Annotated[
+        int | None, typer.Option(min=2, help="Cross-validate, then let the model learn from all bags.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="How often the folds are dealt anew.")] = 1,
+    epochs: Epochs = None,
+    patience: Annotated[int, typer.Option(min=0, help="Stop if the best epoch is that many ago; 0: never.")] = 20,
+    recipe: RecipeName = "official",
+    class_weights: Annotated[
+        str | None, typer.Option(help="balanced, or a number for each class: 1,2.5. Rare classes then count more.")
+    ] = None,
+    valid: Annotated[float, typer.Option(min=0, max=1, help="Share of patients to choose the epoch on.")] = 0.2,
+    test: Annotated[float, typer.Option(min=0, max=1, help="Share of patients to test on.")] = 0.2,
+    key: Key = None,
+    format: Format = None,
+    drop_unlabelled: DropUnlabelled = False,
+    standardise: Standardise = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Refuse to begin anew. The same command resumes anyway.")
+    ] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a model on bags and labels: scmil train bags/ labels.csv --aggregator abmil-gated --sc --out model/
+
+    Patients are divided into a training, a validation and a test part, stratified by class. The model is that of the epoch
+    with the best validation AUC. OUT gets the model, predictions, metrics with intervals and a model card. Stop it at any
+    time: the same command goes on where it stopped, and ends with the same model.
+    """
+    from scmil import study
+
+    opened = study.open_data(
+        bags,
+        labels,
+        label=label,
+        key=key,
+        format=format,
+        data=data,
+        drop_unlabelled=drop_unlabelled,
+        standardise=standardise,
+    )
+    _say_notes(opened, as_json)
+    with _stages(as_json) as progress:
+        trained = study.train(
+            opened, out, aggregator=aggregator, sparse_coding=sparse_coding, recipe=recipe, epochs=epochs,
+            patience=patience or None, folds=folds, repeats=repeats, valid=valid, test=test,
+            class_weights=_weights(class_weights), device=_device(device), seed=seed, resume=resume, progress=progress,
+        )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), "metrics": trained.metrics, "study": trained.study}, indent=2))
+        return
+    for name in ("test", "valid"):
+        for level, page in trained.metrics.get(name, {}).items():
+            said = ", ".join(f"{_metric(metric)} {_interval(page[metric])}" for metric in ("auc", "accuracy"))
+            typer.echo(f"{name}, {page['n']} {level}s of {page['patients']} patients: {said}")
+    for row in trained.metrics.get("cross_validation", []):
+        words = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
+        typer.echo(f"cross-validation, {words}: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}")
+    typer.echo(
+        f"Model: {out} (read {out / 'MODEL_CARD.md'}). New bags: scmil predict {out} NEW_BAGS --out predictions.csv"
+    )
+
+
+@app.command(rich_help_panel=PANEL)
+def compare(
+    bags: Bags,
+    labels: Labels = None,
+    aggregator: Annotated[
+        str, typer.Option(help="One or several, with commas: scmil ls aggregators.")
+    ] = "abmil-gated,dsmil,transmil",
     out: Annotated[Path | None, typer.Option(help="Folder of the results; default: one below runs/.")] = None,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="How often the folds are dealt anew.")] = 3,
+    label: LabelColumn = None,
+    epochs: Epochs = None,
+    recipe: RecipeName = "official",
+    selection: Annotated[
+        str, typer.Option(help="nested: epoch and threshold by a validation part; last: nothing is chosen.")
+    ] = "nested",
+    key: Key = None,
+    format: Format = None,
+    drop_unlabelled: DropUnlabelled = False,
+    standardise: Standardise = None,
+    seed: Seed = 0,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Arms to train at the same time; default: one a core.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Compare a model with and without sparse coding on a real benchmark: about two minutes on two cores."""
-    from scmil.demo import document
-    from scmil.plan import make_plan
+    """Does sparse coding help on these bags? scmil compare bags/ labels.csv --aggregator abmil-gated,dsmil
 
-    plan = make_plan(document(dataset, folds, repeats, epochs, seed), "demo")
-    if not as_json:
-        typer.echo(f"{plan.title}\n{plan.about}\n{repeats} x {folds} folds, {epochs} epochs.", err=True)
-    folder = out or Path("runs") / f"demo-{plan.datasets[0]}-{repeats}x{folds}-{epochs}-{seed}"
-    _run_plan(plan, folder, jobs, None, None, as_json)
+    Each aggregator is trained in three arms on the same splits: without sparse coding, with it, and with a plain layer of
+    the same width in its place. Beside them stands a logistic regression on the mean and the maximum of each bag. The
+    report has differences with intervals, tests, cost, and a verdict. The same command goes on where it was stopped.
+    """
+    from scmil import study
+    from scmil.survey import survey
+
+    opened = study.open_data(
+        bags,
+        labels,
+        label=label,
+        key=key,
+        format=format,
+        data=data,
+        drop_unlabelled=drop_unlabelled,
+        standardise=standardise,
+    )
+    _say_notes(opened, as_json)
+    names = [name.strip() for name in aggregator.split(",") if name.strip()]
+    plan = study.comparison_plan(
+        opened, names, data, folds=folds, repeats=repeats, seed=seed, epochs=epochs, recipe=recipe, selection=selection
+    )
+    survey(opened.bags)
+    folder = out or Path("runs") / f"{plan.name}-{repeats}x{folds}-{seed}"
+    run_plan(plan, folder, jobs, None, data, as_json)
+
+
+@app.command(rich_help_panel=PANEL)
+def predict(
+    model: Annotated[Path, typer.Argument(help="A folder that scmil train wrote.")],
+    bags: Annotated[
+        list[Path], typer.Argument(help="A folder of bags, a table, or slides, which are tiled and encoded on the way.")
+    ],
+    out: Annotated[Path, typer.Option(help="The table of predictions.")] = Path("predictions.csv"),
+    work: Annotated[
+        Path | None, typer.Option(help="Where tiles and bags of slides are kept; default: they are thrown away.")
+    ] = None,
+    key: Key = None,
+    format: Format = None,
+    preset: Annotated[str, typer.Option(help="How the tissue of slides is found; see scmil tile.")] = "default",
+    mpp_of: Annotated[float | None, typer.Option(help="Microns per pixel of slides that do not say them.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="A file of weights for the encoder of slides.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Apply a model to new bags or slides: scmil predict model/ new_bags/ --out predictions.csv
+
+    Bags of another encoder, tile size or resolution than the model's are refused. What cannot be read is written to
+    failures.csv beside OUT, and the others go on.
+    """
+    import tempfile
+
+    from scmil import study
+    from scmil.work import Ledger
+
+    place = _device(device)
+    study.load_study(model)
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as temporary, _stages(as_json) as progress:
+        if study.are_slides(bags):
+            home = work or Path(temporary)
+            opened, failed = study.encode_for(
+                model, bags, home, preset=preset, mpp_of=mpp_of, weights=weights, device=place, progress=progress
+            )
+            for name, cause in failed.items():
+                Ledger(out.parent).add(name, "predict", cause)
+        else:
+            opened = study.open_bags_to_predict(bags, key=key, format=format)
+        rows = []
+        if opened is not None:
+            counted = None if progress is None else lambda done: progress("predicting", done, len(opened))
+            predicted = study.predict_folder(model, opened, out, device=place, progress=counted)
+            rows, failed = predicted.rows, {**failed, **predicted.failed}
+    if as_json:
+        typer.echo(json.dumps({"out": str(out), "predictions": rows, "failed": failed}, indent=2))
+    else:
+        for row in rows[:10]:
+            chances = ", ".join(
+                f"{name[2:]} {float(value):.3f}" for name, value in row.items() if name.startswith("p_")
+            )
+            typer.echo(f"{row['slide_id']}: {row['y_pred']} ({chances})")
+        typer.echo(f"{len(rows)} predictions in {out}" if rows else "nothing could be predicted")
+        for name, cause in list(failed.items())[:5]:
+            typer.echo(f"failed: {name}: {cause}", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -66,10 +262,18 @@ def run(
     if dry_run:
         _list_cells(plan, folder, as_json)
         return
-    _run_plan(plan, folder, jobs, only, data, as_json)
+    run_plan(plan, folder, jobs, only, data, as_json)
 
 
-def _run_plan(plan: Any, folder: Path, jobs: int | None, only: str | None, data: Path | None, as_json: bool) -> None:
+def run_plan(
+    plan: Any,
+    folder: Path,
+    jobs: int | None,
+    only: str | None,
+    data: Path | None,
+    as_json: bool,
+    before_report: Callable[[], None] | None = None,
+) -> None:
     """Run with progress, write the report, print the tables; a failed cell makes the command fail at its end."""
     from scmil import experiment as experiments
     from scmil.report import read_run, verdict, write_report
@@ -77,6 +281,8 @@ def _run_plan(plan: Any, folder: Path, jobs: int | None, only: str | None, data:
     quiet = as_json or not sys.stderr.isatty()
     with _grid_progress(plan, folder, only, quiet) as (progress, on_cell):
         outcome = experiments.run(plan, folder, jobs=jobs, only=only, data=data, progress=progress, on_cell=on_cell)
+    if before_report:
+        before_report()
     pages = write_report(folder)
     if as_json:
         page = {"out": str(folder), "before": outcome.before, "finished": outcome.finished, "failed": outcome.failed}
@@ -213,3 +419,57 @@ def _print_run(folder: Path) -> None:
             console.print(f"[yellow]{escape(part.note)}[/]")
         console.print()
     console.print(escape(verdict(run)))
+
+
+def _say_notes(opened: Any, as_json: bool) -> None:
+    for note in opened.notes if not as_json else ():
+        typer.echo(note, err=True)
+
+
+def _weights(text: str | None) -> str | list[float] | None:
+    from scmil.errors import OptionError
+
+    if text is None or text == "balanced":
+        return text
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise OptionError(f"--class-weights {text}: 'balanced', or a number for each class, such as 1,2.5.") from None
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _metric(name: str) -> str:
+    return {"auc": "AUC"}.get(name, name)
+
+
+def _interval(page: dict[str, float | None]) -> str:
+    value, low, high = ("–" if number is None else f"{number:.3f}" for number in page.values())
+    return f"{value} ({low} to {high})"
+
+
+@contextmanager
+def _stages(quiet: bool) -> Iterator[Any]:
+    """A bar for whatever is being done; nothing where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield progress

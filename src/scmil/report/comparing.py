@@ -89,7 +89,7 @@ def compare_arms(run: Run) -> list[Compared]:
         for arm, against in run.arms:
             pairs = [(Key(arm, dataset, protocol), Key(against or "", dataset, protocol)) for dataset in run.datasets]
             alike = [
-                _compare(run, a, b)
+                compare_pair(run, a, b)
                 for a, b in pairs
                 if b in run.results and a in run.results and run.results[a].folds > 1
             ]
@@ -99,7 +99,8 @@ def compare_arms(run: Run) -> list[Compared]:
     return compared
 
 
-def _compare(run: Run, a: Key, b: Key) -> Compared:
+def compare_pair(run: Run, a: Key, b: Key) -> Compared:
+    """One arm against another, whether or not the run names them as a pair."""
     folds_a, folds_b = run.folds[a], run.folds[b]
     bags_a, bags_b = run.predictions[a], run.predictions[b]
     if folds_a.keys() != folds_b.keys() or not _same_bags(bags_a, bags_b):

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scmil.report.comparing import Compared, Worth, across_datasets, protocol_worth
 from scmil.report.markup import ABSENT, MINUS, Markup, change, element, join, number, p_value
-from scmil.report.reading import METRIC_NAMES, TUNED, Key, Run
-from scmil.report.tables import WARNING, Entry, caption, main_table
+from scmil.report.reading import METRIC_NAMES, TUNED, Cost, Key, Run
+from scmil.report.tables import WARNING, Entry, caption, main_table, spread
 
 SPACE = "\N{NO-BREAK SPACE}"  # in headings that must not be broken there
 DATASET = f"Data{SPACE}set"
@@ -50,6 +50,7 @@ def results(run: Run) -> Markup | None:
         pick,
         element("p", note, class_="note m m-accuracy") if run.published else None,
         *(_main_table(run, protocol) for protocol in run.protocols),
+        _patient_table(run),
         data_metric="accuracy",
     )
 
@@ -100,14 +101,18 @@ def cost(run: Run) -> Markup | None:
     for cell in run.cells:
         keys = [Key(cell.arm, cell.dataset, protocol) for protocol in run.protocols]
         if found := next((run.results[key] for key in keys if key in run.results), None):
-            numbers = [_number(_thousands(value), value) for value in (found.parameters, found.seconds)]
+            more = run.costs.get(cell.name, Cost())
+            values = (found.parameters, more.multiply_adds, found.seconds, more.memory_mib)
+            numbers = [_number(_thousands(value), value) for value in values]
             rows.append([_name(cell.arm), _word(cell.dataset), *numbers, _number(number(found.density), found.density)])
     if not rows:
         return None
     words = (
-        "Parameters of one model; processor seconds of a cell, all folds; density, the share of codes that are not 0."
+        "Parameters of one model; multiply-adds of its matrix products for one bag of median size; processor seconds of a "
+        "cell, all folds; the peak of resident memory above what the process had before, in MiB, where Linux says it; "
+        "density, the share of codes that are not 0."
     )
-    columns = ["Parameters", "Seconds", "Density"]
+    columns = ["Parameters", "Multiply-adds", "Seconds", "MiB", "Density"]
     return join(element("p", words, class_="note"), table("Cost", ["Arm", DATASET], columns, rows))
 
 
@@ -152,6 +157,24 @@ def _main_table(run: Run, protocol: str) -> Markup:
         warning([protocol]),
         element("p", *captions, class_="note"),
         table(f"Results by protocol {protocol}", ["Arm"], [*run.datasets, "mean"][:width], rows),
+    )
+
+
+def _patient_table(run: Run) -> Markup | None:
+    """Where a patient has several slides: the patient's probability is the mean over the slides."""
+    rows = [
+        [_name(key.arm), _word(key.dataset), _word(key.protocol), _number(str(result.bags), result.bags)]
+        + [_number(spread(result.metrics[metric]), result.metrics[metric].mean) for metric in ("accuracy", "auc")]
+        for key, result in run.by_patient.items()
+    ]
+    if not rows:
+        return None
+    words = "Of patients instead of slides: a patient's probability is the mean over the slides."
+    columns = ["Patients", "Accuracy", "AUC"]
+    return join(
+        element("h3", "By patient"),
+        element("p", words, class_="note"),
+        table("Results by patient", ["Arm", DATASET, "Protocol"], columns, rows),
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scmil.report import html_tables, plots
+from scmil.report import html_tables, paper, pictures, plots
 from scmil.report.comparing import Compared
 from scmil.report.html_tables import badge, warning
 from scmil.report.markup import Markup, element, join
@@ -28,6 +28,8 @@ def write_page(run: Run, compared: Sequence[Compared]) -> str:
         "Comparisons": html_tables.comparisons(run, compared),
         "Folds": _folds(run),
         "Differences": _differences(run, compared),
+        "Beside the paper": paper.html_section(run),
+        "Pictures": pictures.section(run.folder),
         "Training": _training(run),
         "Cost": html_tables.cost(run),
         "How these numbers were made": _method(run),

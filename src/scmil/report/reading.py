@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +81,13 @@ class Result(NamedTuple):
     seconds: float
 
 
+class Cost(NamedTuple):
+    """What a cell took beyond what its result says: NaN where it was not measured."""
+
+    multiply_adds: float = math.nan  # of one bag of median size
+    memory_mib: float = math.nan  # the peak above what the process had before
+
+
 class Predictions(NamedTuple):
     """Every tested bag of every repeat: a row each."""
 
@@ -110,6 +117,8 @@ class Run:
     predictions: Mapping[Key, Predictions]
     history: Mapping[tuple[str, str], Mapping[str, Numbers]]  # by arm and data set: epoch, train_loss, test_accuracy
     failed: Mapping[str, str]
+    by_patient: Mapping[Key, Result] = field(default_factory=dict)  # where a patient has several slides
+    costs: Mapping[str, Cost] = field(default_factory=dict)  # by cell
 
     @property
     def protocols(self) -> list[str]:
@@ -162,7 +171,7 @@ def read_run(run: Path) -> Run:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(plan_file, f"{type(error).__name__} {error} while reading the plan") from None
     _check_names(plan_file, arms, described["datasets"], cells)
-    results = _read_results(Path(run) / "results.csv", cells)
+    results = _read_results(Path(run) / "results.csv", cells, "slide")
     done = [cell for cell in cells if any(key[:2] == (cell.arm, cell.dataset) for key in results)]
     return Run(
         folder=Path(run),
@@ -174,6 +183,8 @@ def read_run(run: Path) -> Run:
         predictions={key: rows for cell in done for key, rows in _read_predictions(Path(run), cell, results).items()},
         history={(cell.arm, cell.dataset): _read_history(Path(run), cell) for cell in done},
         failed=_read_failures(Path(run), [cell for cell in cells if cell not in done]),
+        by_patient=_read_results(Path(run) / "results.csv", cells, "patient"),
+        costs=_read_costs(Path(run) / "costs.csv"),
         **described,
     )
 
@@ -211,7 +222,7 @@ def _check_names(path: Path, arms: Sequence[Arm], datasets: Sequence[str], cells
         raise damaged(path, "two cells have the same arm and the same data set")
 
 
-def _read_results(path: Path, cells: Sequence[Cell]) -> dict[Key, Result]:
+def _read_results(path: Path, cells: Sequence[Cell], level: str) -> dict[Key, Result]:
     parts = ("", "_sd_repeats", "_low", "_high")
     metric_columns = [metric + part for metric in METRIC_NAMES for part in parts]
     counts = ("repeats", "folds", "bags", "parameters", "density", "seconds")
@@ -219,7 +230,8 @@ def _read_results(path: Path, cells: Sequence[Cell]) -> dict[Key, Result]:
     values = {column: table.numbers(column, empty=column not in counts[:3]) for column in (*counts, *metric_columns)}
     planned = {(cell.name, cell.dataset, cell.arm) for cell in cells}
     results: dict[Key, Result] = {}
-    for i in range(table.length):
+    levels = table.columns.get("level", ("slide",) * table.length)  # a run whose patients have one slide each says none
+    for i in (i for i in range(table.length) if (levels[i] or "slide") == level):
         cell, dataset, arm, protocol = (table.columns[name][i] for name in ("cell", "dataset", "arm", "protocol"))
         if (cell, dataset, arm) not in planned:
             raise damaged(path, f"line {i + 2}: cell {cell!r} is not one of experiment.json")
@@ -269,8 +281,17 @@ def _read_predictions(run: Path, cell: Cell, results: Mapping[Key, Result]) -> d
 def _read_history(run: Path, cell: Cell) -> dict[str, Numbers]:
     names = ("epoch", "train_loss", "test_accuracy")
     table = Table(run / "cells" / cell.name / "history.csv", ["training", *names])
-    full = table.text("training") == "full"
-    return {name: table.numbers(name, empty=True)[full] for name in names}
+    kinds = table.text("training")
+    shown = kinds == ("full" if "full" in kinds else "inner")
+    return {name: table.numbers(name, empty=True)[shown] for name in names}
+
+
+def _read_costs(path: Path) -> dict[str, Cost]:
+    if not path.exists():  # of an older version
+        return {}
+    table = Table(path, ["cell", *Cost._fields])
+    numbers = zip(*(table.numbers(name, empty=True).tolist() for name in Cost._fields))
+    return {cell: Cost(*row) for cell, row in zip(table.columns["cell"], numbers)}
 
 
 def _read_failures(run: Path, cells: Iterable[Cell]) -> dict[str, str]:

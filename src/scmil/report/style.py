@@ -76,6 +76,8 @@ th small { font-weight: 400; color: var(--muted); }
 .panels h3 { margin-top: 0; }
 .panels dl { margin: 0; }
 .panels figure { margin: 0; max-width: 30rem; }
+.panels img { width: 100%; height: auto; border-radius: 4px; }
+.panels figcaption { font-size: 0.85rem; margin-top: 0.3rem; }
 figcaption { font-weight: 600; font-size: .9rem; margin-bottom: .25rem; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font: 11.5px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: var(--ink);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scmil.report import paper
 from scmil.report.comparing import Compared, across_datasets
 from scmil.report.markup import ABSENT, change, latex, markdown, number, p_value
 from scmil.report.reading import TUNED, Run
@@ -21,6 +22,9 @@ def write_markdown(run: Run, compared: Sequence[Compared]) -> str:
     if compared:
         parts.append("## Comparisons")
         parts += [_markdown_comparisons(protocol, compared) for protocol in run.protocols]
+    parts.append(paper.markdown_section(run))
+    if costs := _markdown_costs(run):
+        parts += ["## Cost", costs]
     if run.failed or run.missing:
         failed = [f"- {markdown(cell)}: {markdown(cause)}" for cell, cause in run.failed.items()]
         parts += [
@@ -28,6 +32,26 @@ def write_markdown(run: Run, compared: Sequence[Compared]) -> str:
             "\n".join([*failed, *(f"- {markdown(c.name)}: no result" for c in run.missing)]),
         ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_costs(run: Run) -> str:
+    rows = []
+    for cell in run.cells:
+        found = next((result for key, result in run.results.items() if key[:2] == (cell.arm, cell.dataset)), None)
+        if found and cell.name in run.costs:
+            more = run.costs[cell.name]
+            values = (found.parameters, more.multiply_adds, found.seconds, more.memory_mib)
+            said = [ABSENT if math.isnan(value) else f"{value:,.0f}" for value in values]
+            rows.append([markdown(cell.arm), markdown(cell.dataset), *said])
+    columns = [
+        "Arm",
+        "Data set",
+        "Parameters",
+        "Multiply-adds of a median bag",
+        "Processor seconds",
+        "Peak memory, MiB",
+    ]
+    return _markdown_rows(columns, rows, words=2) if rows else ""
 
 
 def _markdown_warning(protocol: str) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from scmil import significance
-from scmil.report.comparing import Compared, compare_arms, protocol_worth
+from scmil.report.comparing import Compared, compare_arms, compare_pair, protocol_worth
 from scmil.report.markup import change, number
 from scmil.report.reading import TUNED, Arm, Key, Run
+from scmil.significance import Comparison
+
+BASELINE = "logistic-mean-max"  # the arm that is not a network
 
 
 def verdict(run: Run, compared: Sequence[Compared] | None = None) -> str:
@@ -20,7 +23,13 @@ def verdict(run: Run, compared: Sequence[Compared] | None = None) -> str:
     protocol = next(iter(run.honest or run.protocols), None)
     judged = [each for each in compared if each.protocol == protocol]
     if judged:
-        sentences += [_counted(judged), *_averages(run.arms, judged)]
+        sentences += [
+            *_in_short(run, judged),
+            _counted(judged),
+            *_averages(run.arms, judged),
+            *_controls(run, judged),
+            *_baseline(run, judged),
+        ]
     elif protocol:
         sentences.append("No arm can be compared with another yet.")
     if protocol == TUNED:
@@ -79,6 +88,89 @@ def _averages(arms: Sequence[Arm], judged: Sequence[Compared]) -> list[str]:
         f"Averaged over data sets, the changes lie between {change(float(low[2].mean()))} ({low[0]}) "
         f"and {change(float(high[2].mean()))} ({high[0]})."
     ]
+
+
+def _kinds(run: Run) -> dict[str, str]:
+    """What each arm is, as its settings say: coded, control or baseline; others have no name here."""
+    kinds = {}
+    for cell in run.cells:
+        model = cell.settings.get("model")
+        if isinstance(model, Mapping):
+            if model.get("aggregator") == BASELINE:
+                kinds[cell.arm] = "baseline"
+            elif model.get("refine") == "linear":
+                kinds[cell.arm] = "control"
+            elif model.get("sparse_coding") or model.get("refine") == "sparse-coding":
+                kinds[cell.arm] = "coded"
+    return kinds
+
+
+def _in_short(run: Run, judged: Sequence[Compared]) -> list[str]:
+    """One sentence for those who read no further; only where a control is there to say it against."""
+    kinds, against_control = _kinds(run), _against_controls(run, judged)
+    coded = [each.accuracy for each in judged if kinds.get(each.arm) == "coded"]
+    if not coded or not against_control:
+        return []
+    gains, losses = (sum(sign * each.delta > 0 and each.p < 0.05 for each in coded) for sign in (1, -1))
+    if losses >= gains:
+        said = "sparse coding does harm" if losses > gains else "nothing shows that sparse coding helps"
+    elif any(each.delta > 0 and each.p < 0.05 for each in against_control):
+        said = "sparse coding helps, and more than a plain layer in its place"
+    else:
+        said = "it helps to add a layer, but a plain one does the same as sparse coding"
+    return [f"In short: on this data {said}."]
+
+
+def _against_controls(run: Run, judged: Sequence[Compared]) -> list[Comparison]:
+    """Sparse coding against the plain layer, for each pair that stands against the same arm."""
+    kinds = _kinds(run)
+    pairs = [
+        (Key(coded.arm, coded.dataset, coded.protocol), Key(plain.arm, plain.dataset, plain.protocol))
+        for coded in judged
+        for plain in judged
+        if (kinds.get(coded.arm), kinds.get(plain.arm)) == ("coded", "control")
+        and (coded.against, coded.dataset) == (plain.against, plain.dataset)
+    ]
+    return [compare_pair(run, *pair).accuracy for pair in pairs]
+
+
+def _controls(run: Run, judged: Sequence[Compared]) -> list[str]:
+    """Whether it is sparse coding that helps, or any layer in its place."""
+    if not (found := _against_controls(run, judged)):
+        return []
+    better = sum(each.delta > 0 and each.p < 0.05 for each in found)
+    worse = sum(each.delta < 0 and each.p < 0.05 for each in found)
+    mean = change(float(np.mean([each.delta for each in found])))
+    start = "Against a plain layer of the same width in its place, sparse coding"
+    if not better and not worse:
+        return [
+            f"{start} makes no difference that this data can tell from chance ({mean}): a plain layer does the same."
+        ]
+    if worse > better:
+        count = f"is worse in {worse} of {len(found)} pairs and better in {better}"
+        return [f"{start} {count} ({mean}): the plain layer does better."]
+    return [f"{start} is better in {better} of {len(found)} pairs and worse in {worse} ({mean})."]
+
+
+def _baseline(run: Run, judged: Sequence[Compared]) -> list[str]:
+    """Where a logistic regression stands among the networks, by AUC."""
+    kinds, protocol, sentences = _kinds(run), judged[0].protocol, []
+    for dataset in run.datasets:
+        here = {key.arm: r.metrics["auc"].mean for key, r in run.results.items() if key[1:] == (dataset, protocol)}
+        here = {arm: value for arm, value in here.items() if math.isfinite(value)}
+        simple = next((arm for arm in here if kinds.get(arm) == "baseline"), None)
+        networks = {arm: value for arm, value in here.items() if arm != simple}
+        if simple is None or not networks:
+            continue
+        best = max(networks, key=networks.__getitem__)
+        below = sum(value < here[simple] for value in networks.values())
+        numbers = f"AUC {number(here[simple])} against {number(networks[best])} of {best}, the best of them"
+        start = f"On {dataset}, a logistic regression on the mean and the maximum of each bag"
+        if below == len(networks):
+            sentences.append(f"{start} does better than all {below} networks: {numbers}.")
+        else:
+            sentences.append(f"{start} does better than {below or 'none'} of the {len(networks)} networks: {numbers}.")
+    return sentences
 
 
 def _worth_sentences(run: Run) -> list[str]:

@@ -1,0 +1,64 @@
+"""The model card: a page for whoever meets the model without its makers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scmil.metrics import METRICS
+from scmil.study.pages import Page
+from scmil.survey import Survey
+
+if TYPE_CHECKING:
+    from scmil.model import MILModel
+
+
+def card(model: MILModel, study: Page, metrics: Page, facts: Survey, labels: NDArray[np.int64]) -> str:
+    """The model card: what it is, what it has learned from, how good it is, where it must not be used."""
+    from scmil.cost import count_parameters
+
+    settings, contract, classes = study["settings"], study["contract"], study["classes"]
+    part = next((name for name in ("test", "valid") if name in metrics), "valid")
+    level = "patient" if "patient" in metrics[part] else "slide"
+    coded = "with sparse coding" if settings["model"]["sparse_coding"] else "without sparse coding"
+    counts = ", ".join(f"{name} {int((labels == i).sum())}" for i, name in enumerate(classes))
+    known = ", ".join(f"{key} {value}" for key, value in contract.items())
+    lines = [
+        f"# {settings['model']['aggregator']} {coded}",
+        "",
+        f"Tells {len(classes)} classes apart: {', '.join(classes)}. {count_parameters(model)} parameters.",
+        "",
+        "## What it has learned from",
+        "",
+        f"- {len(labels)} bags ({counts}), {facts.median} instances in the median one",
+        f"- how they were made: {known}; bags made otherwise are refused",
+        "- split by patient, stratified by class: " + ", ".join(f"{k} {len(v)}" for k, v in study["split"].items()),
+        f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation AUC; threshold "
+        f"{study['threshold']:.4g}, chosen there too",
+        *(f"- {note}" for note in study["notes"]),
+        "",
+        f"## How good it is ({part} part, {level}s)",
+        "",
+    ]
+    if part != "test":
+        lines += ["The validation part chose the epoch, so these numbers are too good; see the cross-validation.", ""]
+    lines += ["| metric | value | 95 % interval, over patients |", "|---|---:|---:|"]
+    for metric in METRICS:
+        said = [("–" if value is None else f"{value:.3f}") for value in metrics[part][level][metric].values()]
+        lines.append(f"| {metric.replace('_', ' ')} | {said[0]} | {said[1]} to {said[2]} |")
+    for row in metrics.get("cross_validation", []):
+        name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
+        lines += ["", f"Cross-validation ({name}): accuracy {row['accuracy']:.3f}, AUC {row['auc']:.3f}."]
+    lines += [
+        "",
+        "## Where it must not be used",
+        "",
+        "It was tested on bags of the same source as it was trained on. Other scanners, stains, hospitals and patients are "
+        "not tested. It is a tool of research, and no medical device.",
+        "",
+        f"Seed {settings['seed']}; " + ", ".join(f"{key} {value}" for key, value in study["versions"].items()),
+        "",
+    ]
+    return "\n".join(lines)

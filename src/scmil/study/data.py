@@ -1,0 +1,77 @@
+"""Bags and labels as a user names them, checked before any bag is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scmil import experiment
+from scmil.errors import DataError
+from scmil.plan import TABLES
+from scmil.study.pages import Page
+from scmil.survey import check_classes, labelled
+
+if TYPE_CHECKING:
+    from scmil.bags import BagSet
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which bags: the `[data]` table of a plan, and the bags themselves, with what was left out."""
+
+    table: Page
+    bags: BagSet
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A short name, for folders and titles."""
+        return Path(self.table["dataset"]).stem
+
+
+def open_data(
+    bags: str | Path,
+    labels: str | Path | None = None,
+    *,
+    label: str | None = None,
+    key: str | None = None,
+    format: str | None = None,
+    data: Path | None = None,
+    drop_unlabelled: bool = False,
+    standardise: bool | None = None,
+) -> Data:
+    """Open bags with their labels, and refuse labels that nothing can be learned from, before any bag is read.
+
+    `bags` is a folder of any format, a table that has its labels in itself, or the name of a data set (the beginning of one
+    will do). Features of a table are standardised unless `standardise` says otherwise, those of an encoder are not.
+
+    >>> open_data("ucsb").table
+    {'dataset': 'ucsb-breast-cancer', 'standardise': True}
+    """
+    name = _dataset_name(str(bags))
+    asked = {"labels": labels, "label": label, "key": key, "format": format, "drop_unlabelled": drop_unlabelled or None}
+    own = {
+        option: value if isinstance(value, bool) else str(value) for option, value in asked.items() if value is not None
+    }
+    is_folder = Path(name).is_dir()
+    table = {"dataset": name, "standardise": not is_folder if standardise is None else standardise, **own}
+    everyone = experiment.load_bags({**table, "drop_unlabelled": False}, data)
+    kept = labelled(everyone) if drop_unlabelled else everyone
+    if is_folder and labels is None and not any(label is not None for label in everyone.labels):
+        raise DataError(f"{name} has no labels in itself. Give a table of them: case_id, slide_id, label, or the like.")
+    check_classes(kept)
+    left = len(everyone) - len(kept)
+    return Data(table, kept, (f"{left} of {len(everyone)} bags have no label and are left out.",) if left else ())
+
+
+def _dataset_name(name: str) -> str:
+    from scmil import datasets
+
+    if name in datasets.names() or Path(name).exists() or Path(name).suffix in TABLES or not name:
+        return name
+    if len(near := [known for known in datasets.names() if known.startswith(name)]) == 1:
+        return near[0]
+    if Path(name).name == name:
+        datasets.registry.entry(name)  # which refuses it, with the nearest
+    raise DataError(f"{name}: there is no such folder, table or data set. Names: scmil ls datasets")

@@ -1,0 +1,202 @@
+"""Apply a model to new bags or slides, and refuse those that were made in another way than its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scmil.errors import DataError, ModelFileError, ScmilError, ShapeError
+from scmil.metrics import decide
+from scmil.plan import TABLES
+from scmil.study.pages import FORMAT, STUDY, Page, Progress, read_page, write_csv
+from scmil.study.scores import Numbers
+from scmil.survey import differences
+
+if TYPE_CHECKING:
+    from scmil.bags import Bag, BagSet
+    from scmil.model import MILModel
+
+RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d+)")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a model says of new bags: a row each, and the bags that failed with their causes."""
+
+    rows: list[Page]
+    failed: dict[str, str]
+
+
+def load_study(folder: str | Path) -> tuple[MILModel, Page]:
+    """A model that `train` has written, and what is known of it."""
+    from scmil.model_files import load_model
+
+    path = Path(folder) / STUDY
+    if not path.is_file():
+        raise ModelFileError(
+            f"{path} is not there. Is {folder} a model of `scmil train`, and is its training finished? The same command "
+            "goes on where it was stopped."
+        )
+    study = read_page(path)
+    if study.get("format") != FORMAT:
+        raise ModelFileError(f"{path}: format {study.get('format')!r}, and this version reads {FORMAT!r}.")
+    return load_model(folder), study
+
+
+def predict_folder(
+    folder: str | Path,
+    bags: BagSet,
+    out: str | Path | None = None,
+    *,
+    device: str = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> Predicted:
+    """Apply a model to bags, one at a time, and write a CSV. Bags made in another way than the model's are refused.
+
+    A bag that cannot be read is written down in `failures.csv` beside `out`, and the others go on.
+    """
+    import torch
+
+    from scmil.training import predict
+    from scmil.work import Ledger
+
+    model, study = load_study(folder)
+    rows: list[Page] = []
+    failed: dict[str, str] = {}
+    for position, id in enumerate(bags.ids):
+        try:
+            bag = bags[position]
+            check_contract(study, bag, folder)
+            if (scaling := study["scaling"]) is not None:
+                mean, deviation = (torch.tensor(scaling[key], dtype=torch.float64) for key in ("mean", "deviation"))
+                x = bag.features
+                bag = replace(bag, features=(x - mean.to(x.dtype)) / deviation.to(x.dtype))
+            [p] = predict(model, [bag], device=device).double().numpy()
+        except ShapeError:
+            raise
+        except (ScmilError, OSError) as error:
+            failed[id] = str(error)
+        else:
+            rows.append(_row(study, bag, p))
+        if progress:
+            progress(position + 1)
+    if out is not None:
+        out = Path(out)
+        columns = ["slide_id", "case_id", "y_pred", *(f"p_{name}" for name in study["classes"])]
+        write_csv(out, rows, columns)
+        ledger = Ledger(out.parent)
+        for id, cause in failed.items():
+            ledger.add(id, "predict", cause)
+        good = {row["slide_id"] for row in rows}
+        for failure in [each for each in ledger.read() if each.stage == "predict" and each.slide in good]:
+            ledger.clear(failure.slide, failure.stage)
+    return Predicted(rows, failed)
+
+
+def _row(study: Page, bag: Bag, p: Numbers) -> Page:
+    classes = study["classes"]
+    said = classes[int(decide(p[None], study["threshold"])[0])]
+    return {"slide_id": bag.id, "case_id": bag.patient or "", "y_pred": said} | {
+        f"p_{name}": f"{value:.7g}" for name, value in zip(classes, p, strict=True)
+    }
+
+
+def are_slides(paths: Sequence[Path]) -> bool:
+    """Whether these are slides to be encoded, and not a folder of bags or a table.
+
+    >>> are_slides([Path("a.svs"), Path("b.svs")]), are_slides([Path("bags.csv")])
+    (True, False)
+    """
+    from scmil.formats import detect
+    from scmil.slides import find_slides
+
+    if len(paths) > 1:
+        return True
+    [path] = paths
+    if not path.is_dir():
+        return path.suffix not in TABLES
+    try:
+        detect(path)
+    except DataError:
+        return bool(find_slides(path))
+    return False
+
+
+def open_bags_to_predict(paths: Sequence[Path], *, key: str | None = None, format: str | None = None) -> BagSet:
+    """Bags without labels, from a folder of any format or a table."""
+    from scmil.datasets import load_dataset
+
+    return load_dataset(Path(paths[0]), key=key, format=format)
+
+
+def check_contract(study: Mapping[str, Any], bag: Bag, folder: str | Path = "the model") -> None:
+    """Refuse a bag that was made otherwise than those that the model has learned from, and say how to make it again."""
+    contract = study["contract"]
+    found = differences(contract, bag)
+    if (dim := bag.features.shape[1]) != contract["dim"]:
+        found.insert(0, f"{dim}-dimensional features instead of {contract['dim']}")
+    if found:
+        encoder, size, mpp = (contract.get(key) for key in ("encoder", "size_px", "mpp"))
+        options = "".join(
+            f" --{option} {value}" for option, value in (("encoder", encoder), ("size", size), ("mpp", mpp)) if value
+        )
+        remedy = (
+            f"scmil encode SLIDES{options} --out WORK" if options else "with the encoder that made the training bags"
+        )
+        raise ShapeError(
+            f"bag {bag.id!r} has {', '.join(found)}, the bags of {folder}. Encode the slides again: {remedy}"
+        )
+
+
+def encode_for(
+    folder: str | Path,
+    slides: Sequence[str | Path],
+    work: str | Path,
+    *,
+    preset: str = "default",
+    mpp_of: float | None = None,
+    weights: str | Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> tuple[BagSet | None, dict[str, str]]:
+    """Tile and encode slides as the model's bags were made; the bags that came of it, and the slides that failed."""
+    from scmil.cohort import Source, TileSettings, bags_folder, encode_slides, find_cohort, tile_slides
+    from scmil.encoders import load_encoder
+    from scmil.formats import open_bags
+    from scmil.work import Ledger
+
+    _, study = load_study(folder)
+    contract = study["contract"]
+    if missing := [key for key in ("encoder", "size_px", "mpp") if contract.get(key) is None]:
+        raise DataError(
+            f"{folder} does not know how its bags were made ({', '.join(missing)} not recorded), so slides cannot be encoded "
+            "for it. Encode them with the tool that made the training bags, and give the folder of bags."
+        )
+    drawn = RANDOM.fullmatch(contract["encoder"])
+    name, seed = (drawn["name"], int(drawn["seed"])) if drawn else (contract["encoder"], None)
+    encoder = load_encoder(name, weights, random=seed, device=device)
+    if contract.get("encoder_digest") not in (None, encoder.digest):
+        raise ShapeError(
+            f"the weights of {encoder.name!r} here are not those of the training bags (digest {encoder.digest[:12]} instead "
+            f"of {contract['encoder_digest'][:12]}). Name the file of the right ones: --weights."
+        )
+    sources: list[Source] = [source for slide in slides for source in find_cohort(slide, mpp_of)]
+    settings = TileSettings(contract["size_px"], contract["mpp"], contract.get("overlap_px") or 0, preset=preset)
+    scales = 2 if contract.get("scales_mpp") else 1
+    tile_slides(sources, work, settings, retry_failed=True)
+
+    def tell(slide: str, done: int, total: int) -> None:
+        if progress:
+            progress(f"encoding {slide}, tiles", done, total)
+
+    only = [source.id for source in sources]
+    encode_slides(work, encoder, only=only, scales=scales, retry_failed=True, on_tiles=tell)
+    failed = {failure.slide: failure.cause for failure in Ledger(work).read() if failure.slide in only}
+    place = bags_folder(work, encoder.name, scales)
+    if set(only) <= set(failed):
+        return None, failed
+    bags = open_bags(place, "scmil")
+    return bags.subset([id for id in bags.ids if id in only]), failed

@@ -1,0 +1,241 @@
+"""Train one model to keep: split by patient, chosen on a validation part, tested on patients that it has not seen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scmil import baseline, experiment
+from scmil.errors import ConfigError, DataError, OptionError
+from scmil.files import write_atomically
+from scmil.metrics import decide, youden_threshold
+from scmil.plan import build, check_model, make_plan, recipe_of
+from scmil.splits import Split, check_split, holdout, with_validation
+from scmil.study.card import card
+from scmil.study.data import Data
+from scmil.study.pages import FORMAT, STUDY, Page, Progress, read_page, told, write_csv, write_json
+from scmil.study.scores import Numbers, metrics_of_parts
+from scmil.survey import Survey, patients_of, scaled, streamed_moments, survey
+
+if TYPE_CHECKING:
+    from scmil.bags import BagSet
+
+BEGUN, CHECKPOINT, CROSS = "begun.json", "checkpoint.safetensors", "cross-validation"
+PATIENCE = 20  # epochs without a better one: the official recipes for slides have 40 to 200
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished model folder: what `metrics.json` and `study.json` say."""
+
+    out: Path
+    study: Page
+    metrics: Page
+
+
+def train(
+    data: Data,
+    out: str | Path,
+    *,
+    aggregator: str = "abmil-gated",
+    sparse_coding: bool | Mapping[str, Any] = False,
+    recipe: str = "official",
+    epochs: int | None = None,
+    patience: int | None = PATIENCE,
+    folds: int | None = None,
+    repeats: int = 1,
+    valid: float = 0.2,
+    test: float = 0.2,
+    class_weights: str | Sequence[float] | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train one model, tested on patients that it has not seen, and write its folder; stopped, it goes on where it was.
+
+    The bags are split by patient, stratified by class. The model is that of the epoch with the best validation AUC, and its
+    threshold is chosen on the validation part. With `folds`, a cross-validation says how good such models are, and the
+    model itself learns from all bags but the validation part.
+    """
+    out = Path(out)
+    training = {"recipe": recipe, "patience": patience, "epochs": epochs}
+    weights = class_weights if class_weights is None or isinstance(class_weights, str) else list(class_weights)
+    settings: Page = {
+        "data": {**data.table, "bags": _digest_of(data.bags)},
+        "model": {"aggregator": aggregator, "sparse_coding": sparse_coding, "refine": None, "embed": None},
+        "training": {key: value for key, value in training.items() if value is not None},
+        "split": {
+            "valid": valid,
+            "test": None if folds else test,
+            "folds": folds,
+            "repeats": repeats if folds else None,
+        },
+        "class_weights": weights,
+        "device": device,
+        "seed": seed,
+    }
+    if aggregator == baseline.NAME:
+        raise OptionError(f"aggregator {baseline.NAME!r} is an arm of `scmil compare`; a model to keep is a network.")
+    if folds and class_weights is not None:
+        raise OptionError("--class-weights and --folds: a cross-validation has no class weights yet. Leave one out.")
+    split = _split(data.bags, valid, None if folds else test, seed)
+    _weights(weights, data.bags)  # refused before anything is written, as the model and its recipe are
+    check_model(settings["model"])
+    work = _Work(data, out, settings, recipe_of(settings), split, progress)
+    if not _is_finished(out, settings, resume):
+        _train(work, survey(data.bags, told(progress, "looking at bags", len(data.bags))))
+    return Trained(out, read_page(out / STUDY), read_page(out / "metrics.json"))
+
+
+@dataclass(frozen=True)
+class _Work:
+    data: Data
+    out: Path
+    settings: Page
+    recipe: Any
+    split: Split
+    progress: Progress | None
+
+
+def _train(work: _Work, facts: Survey) -> None:
+    """Fit, predict all bags, and write the folder."""
+    from scmil.model_files import save_model
+    from scmil.training import fit, predict
+
+    write_json(work.out / BEGUN, work.settings)
+    cross = _cross_validate(work) if work.settings["split"]["folds"] else None
+    bags, split, settings, scaling = work.data.bags, work.split, work.settings, None
+    if work.data.table["standardise"]:
+        scaling = streamed_moments(bags.subset(split.train))
+        bags = scaled(bags, *scaling)
+    model = build(settings["model"], facts.dim, len(bags.classes), seed=settings["seed"])
+    history = fit(
+        model, bags.subset(split.train), bags.subset(split.valid), work.recipe, seed=settings["seed"],
+        progress=told(work.progress, "training, epochs", work.recipe.epochs), checkpoint=work.out / CHECKPOINT,
+        class_weights=_weights(settings["class_weights"], bags.subset(split.train)), device=settings["device"],
+    )  # fmt: skip
+    p = predict(model, bags, device=settings["device"]).double().numpy()
+    labels, inner = np.array(bags.labels, np.int64), list(split.valid)
+    threshold = float(youden_threshold(labels[inner], p[inner, 1])) if p.shape[1] == 2 else 0.5
+    metrics = metrics_of_parts(bags, split, labels, p, threshold) | ({"cross_validation": cross} if cross else {})
+    study: Page = {
+        "format": FORMAT,
+        "classes": list(bags.classes),
+        "threshold": threshold,
+        "contract": {"dim": facts.dim, **facts.contract},
+        "scaling": None if scaling is None else {"mean": scaling[0].tolist(), "deviation": scaling[1].tolist()},
+        "settings": settings,
+        "recipe": asdict(work.recipe),
+        "best_epoch": history.best_epoch,
+        "epochs": len(history.train_loss),
+        "split": {name: [bags.ids[i] for i in part] for name, part in split._asdict().items()},
+        "notes": list(work.data.notes),
+        "label_table_sha256": _digest(work.data.table.get("labels")),
+        "versions": experiment.versions(),
+    }
+    save_model(model, work.out)
+    write_csv(work.out / "history.csv", _history_rows(asdict(history)))
+    write_csv(work.out / "predictions.csv", _prediction_rows(bags, split, labels, p, threshold))
+    write_json(work.out / "metrics.json", metrics)
+    write_atomically(work.out / "MODEL_CARD.md", card(model, study, metrics, facts, labels).encode())
+    write_json(work.out / STUDY, study)
+    for name in (CHECKPOINT, BEGUN):
+        (work.out / name).unlink(missing_ok=True)
+
+
+def _split(bags: BagSet, valid: float, test: float | None, seed: int) -> Split:
+    groups = patients_of(bags)
+    if test is None:
+        return with_validation(Split(tuple(range(len(bags))), ()), list(bags.labels), valid, seed, groups)
+    split = holdout(list(bags.labels), test, valid, seed, groups)
+    check_split(split, bags.ids, groups)
+    return split
+
+
+def _is_finished(out: Path, settings: Page, resume: bool) -> bool:
+    """Whether the model is there; a folder that was begun with something else is refused."""
+    begun = next((out / name for name in (STUDY, BEGUN) if (out / name).is_file()), None)
+    if begun is None or (begun.name == BEGUN and not any((out / name).exists() for name in (CHECKPOINT, CROSS))):
+        if resume and begun is None:
+            raise OptionError(f"--resume: {out} has no training that could go on. Leave --resume out to begin one.")
+        if any((out / name).exists() for name in ("model.json", CHECKPOINT)):
+            raise ConfigError(f"{out} has a model that this command did not begin. Give --out another folder.")
+        return False
+    page = read_page(begun)
+    before, now = page.get("settings", page), json.loads(json.dumps(settings))
+    if differing := [key for key in now if before.get(key) != now[key]]:
+        said = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in differing)
+        raise ConfigError(
+            f"{out} was begun with other settings: {said}. Give --out another folder, or delete that one."
+        )
+    return begun.name == STUDY
+
+
+def _cross_validate(work: _Work) -> list[Page]:
+    """How good models of this kind are: the same recipe over the folds, into a folder of its own."""
+    settings = work.settings
+    own = {key: settings["split"][key] for key in ("folds", "repeats", "valid")}
+    document = {
+        "title": f"{work.data.name} · cross-validation",
+        "data": work.data.table,
+        "protocol": {**own, "seed": settings["seed"], "selection": ["nested"]},
+        "model": settings["model"],
+        "training": settings["training"],
+    }
+    plan = make_plan(document, "cross-validation")
+    outcome = experiment.run(plan, work.out / CROSS, jobs=1, progress=work.progress)
+    if outcome.failed:
+        raise DataError(f"the cross-validation failed: {next(iter(outcome.failed.values()))}")
+    return list(read_page(experiment.cell_folder(outcome.out, plan.cells[0]) / experiment.RESULT)["rows"])
+
+
+def _weights(asked: str | Sequence[float] | None, train: BagSet) -> list[float] | None:
+    """`balanced` gives each class the same say: bags / (classes x bags of the class)."""
+    if asked is None:
+        return None
+    if not isinstance(asked, str):
+        return list(asked)
+    if asked != "balanced":
+        raise OptionError(f"class weights {asked!r}: 'balanced', or a number for each class.")
+    counts = np.bincount(np.array(train.labels, np.int64), minlength=len(train.classes))
+    return (len(train) / (len(counts) * counts)).tolist()
+
+
+def _history_rows(history: Mapping[str, Sequence[float]]) -> list[Page]:
+    return [
+        {"epoch": epoch + 1} | {name: f"{values[epoch]:.6g}" for name, values in history.items() if values}
+        for epoch in range(len(history["train_loss"]))
+    ]
+
+
+def _prediction_rows(bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float) -> list[Page]:
+    part = {position: name for name, own in split._asdict().items() for position in own}
+    said = decide(p, threshold)
+    return [
+        {
+            "slide_id": bags.ids[i],
+            "case_id": bags.patients[i] or "",
+            "part": part[i],
+            "y_true": bags.classes[labels[i]],
+            "y_pred": bags.classes[said[i]],
+            **{f"p_{name}": f"{value:.7g}" for name, value in zip(bags.classes, p[i], strict=True)},
+        }
+        for i in sorted(part, key=lambda i: (Split._fields.index(part[i]), i))
+    ]
+
+
+def _digest_of(bags: BagSet) -> str:
+    """Which bags have which labels: another table is another study."""
+    return hashlib.sha256(json.dumps([bags.ids, bags.labels, bags.patients, bags.classes]).encode()).hexdigest()
+
+
+def _digest(path: str | None) -> str | None:
+    return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()

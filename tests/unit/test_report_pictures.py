@@ -1,0 +1,50 @@
+"""Pictures of a run stand in its page, and nothing from elsewhere does."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from scmil.errors import DataError
+from scmil.report.pictures import section
+
+JPEG = b"\xff\xd8\xff\xe0 a picture"
+
+
+def put(run: Path, file: str, caption: str = "a caption") -> None:
+    folder = run / "pictures"
+    folder.mkdir(exist_ok=True)
+    (folder / "heat.jpg").write_bytes(JPEG)
+    rows = [{"words": "what is shown", "pictures": [{"file": file, "caption": caption}]}]
+    (folder / "pictures.json").write_text(json.dumps(rows))
+
+
+def test_a_run_without_pictures_has_no_such_section(tmp_path: Path) -> None:
+    assert section(tmp_path) is None
+
+
+def test_a_picture_is_inside_the_page_with_its_caption(tmp_path: Path) -> None:
+    put(tmp_path, "heat.jpg", "tumour <b>")
+    said = section(tmp_path)
+    assert said is not None
+    assert base64.b64encode(JPEG).decode() in said
+    assert "tumour &lt;b&gt;" in said
+
+
+@pytest.mark.parametrize("file", ["../experiment.json", "/etc/passwd", "script.svg"])
+def test_no_other_file_is_shown(tmp_path: Path, file: str) -> None:
+    put(tmp_path, file)
+    with pytest.raises(DataError, match="is no picture of this folder"):
+        section(tmp_path)
+
+
+def test_a_damaged_list_and_a_missing_picture_are_said(tmp_path: Path) -> None:
+    put(tmp_path, "gone.jpg")
+    with pytest.raises(DataError, match=r"pictures.json cannot be shown"):
+        section(tmp_path)
+    (tmp_path / "pictures" / "pictures.json").write_text("{")
+    with pytest.raises(DataError, match=r"pictures.json cannot be shown"):
+        section(tmp_path)

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scmil import study
+from scmil.bags import Bag, BagSet
+from scmil.errors import ConfigError, DataError, ModelFileError, OptionError, ScmilError, ShapeError
+from scmil.formats import export
+
+QUICK: dict[str, Any] = {"aggregator": "mean", "epochs": 3}
+MADE = {"encoder": "uni_v1", "size_px": 256, "mpp": 0.5, "side_level0": 256.0, "slide_mpp": 0.5, "overlap_px": 0}
+
+
+def cohort(count: int = 36, classes: int = 3, dim: int = 8, made: dict[str, Any] = MADE) -> BagSet:
+    """Two slides a patient; the first features tell the class."""
+    generator = torch.Generator().manual_seed(0)
+    bags = [
+        Bag(
+            f"s{i:02}",
+            torch.randn(5, dim, generator=generator) + 3 * torch.eye(dim)[i // 2 % classes],
+            label=i // 2 % classes,
+            patient=f"p{i // 2}",
+            xy=256 * torch.arange(10).reshape(5, 2),
+            provenance=made,
+        )
+        for i in range(count)
+    ]
+    return BagSet(bags, ["normal", "benign", "tumor"][:classes])
+
+
+@pytest.fixture(params=["clam", "trident"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    export(cohort(), tmp_path / "bags", request.param)
+    return tmp_path / "bags"
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `bags` and the `model` that has learned from them."""
+    home = tmp_path_factory.mktemp("once")
+    export(cohort(), home / "bags", "trident")
+    study.train(study.open_data(home / "bags", home / "bags" / "labels.csv"), home / "model", **QUICK)
+    return home
+
+
+@pytest.fixture
+def trained(once: Path, tmp_path: Path) -> Path:
+    """A copy of the model, to be changed at will."""
+    return Path(shutil.copytree(once / "model", tmp_path / "model"))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_model_folder_says_everything(folder: Path, tmp_path: Path) -> None:
+    data = study.open_data(folder, folder / "labels.csv")
+    told: list[tuple[str, int, int]] = []
+    trained = study.train(data, tmp_path / "model", **QUICK, progress=lambda *news: told.append(news))
+    page = json.loads((tmp_path / "model/study.json").read_text())
+    assert page["classes"] == ["benign", "normal", "tumor"]
+    assert page["contract"]["dim"] == 8
+    assert page["recipe"]["epochs"] == 3
+    assert page["versions"]["torch"] == torch.__version__
+    assert len(page["label_table_sha256"]) == 64
+    parts = {row["slide_id"]: (row["part"], row["case_id"]) for row in rows(tmp_path / "model/predictions.csv")}
+    assert len(parts) == 36
+    owners = {name: {case for part, case in parts.values() if part == name} for name in ("train", "valid", "test")}
+    assert not owners["train"] & owners["test"] | owners["train"] & owners["valid"] | owners["valid"] & owners["test"]
+    test = trained.metrics["test"]
+    assert test["patient"]["n"] < test["slide"]["n"]
+    assert test["slide"]["auc"]["low"] <= test["slide"]["auc"]["value"] <= test["slide"]["auc"]["high"]
+    assert "no medical device" in (tmp_path / "model/MODEL_CARD.md").read_text()
+    assert len(rows(tmp_path / "model/history.csv")) == 3
+    assert told[-1] == ("training, epochs", 3, 3)
+    assert not list((tmp_path / "model").glob("checkpoint*"))
+
+
+def test_the_same_command_again_trains_nothing_and_another_is_refused(
+    once: Path, trained: Path, tmp_path: Path
+) -> None:
+    data = study.open_data(once / "bags", once / "bags" / "labels.csv")
+    before = (trained / "model.safetensors").stat().st_mtime_ns
+    again = study.train(data, trained, **QUICK, resume=True)
+    assert again.metrics["threshold"] == 0.5
+    assert (trained / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match=r"was begun with other settings: seed was 0, now 1. Give --out another"):
+        study.train(data, trained, **QUICK, seed=1)
+    with pytest.raises(OptionError, match="no training that could go on"):
+        study.train(data, tmp_path / "new", **QUICK, resume=True)
+
+
+def test_an_interrupted_training_ends_with_the_same_model(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    options = {"aggregator": "abmil-gated", "sparse_coding": {"atoms": 9}, "epochs": 4}
+    study.train(data, tmp_path / "whole", **options)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if (what, done) == ("training, epochs", 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study.train(data, tmp_path / "broken", **options, progress=interrupt)
+    assert not (tmp_path / "broken/study.json").exists()
+    study.train(data, tmp_path / "broken", **options, resume=True)
+    for name in ("model.safetensors", "model.json", "history.csv", "predictions.csv", "metrics.json", "study.json"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_a_cross_validation_goes_with_a_model_that_has_no_test_part(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    trained = study.train(data, tmp_path / "model", **QUICK, folds=2)
+    assert "test" not in trained.metrics
+    assert [(row["level"], row["folds"]) for row in trained.metrics["cross_validation"]] == [
+        ("slide", 2),
+        ("patient", 2),
+    ]
+    assert len(trained.study["split"]["train"]) + len(trained.study["split"]["valid"]) == 24
+    assert "Cross-validation (1 x 2 folds, patients)" in (tmp_path / "model/MODEL_CARD.md").read_text()
+
+
+def test_a_table_is_standardised_and_so_are_new_bags(tmp_path: Path) -> None:
+    bags = cohort(24, 2)
+    x = torch.cat([bag.features for bag in bags]).numpy() * [1, 100, 1, 1, 1, 1, 1, 1] + 1000
+    arrays = {"X": x, "bag": np.repeat(np.arange(24), 5), "y": np.array(bags.labels)}
+    np.savez(tmp_path / "bags.npz", **arrays)
+    data = study.open_data(tmp_path / "bags.npz")
+    trained = study.train(data, tmp_path / "model", **QUICK, class_weights="balanced")
+    assert trained.study["scaling"]["mean"][0] == pytest.approx(1000, abs=2)
+    said = study.predict_folder(tmp_path / "model", data.bags, tmp_path / "p.csv").rows
+    before = {row["slide_id"]: row["p_1"] for row in rows(tmp_path / "model/predictions.csv")}
+    assert [float(row["p_1"]) for row in said] == pytest.approx(
+        [float(before[row["slide_id"]]) for row in said], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"aggregator": "abml"}, "unknown aggregator 'abml'"),
+        ({"aggregator": "logistic-mean-max"}, "an arm of `scmil compare`"),
+        ({"recipe": "papr"}, "unknown recipe 'papr'"),
+        ({"class_weights": "heavy"}, "class weights 'heavy': 'balanced', or a number for each class."),
+        ({"class_weights": "balanced", "folds": 2}, "--class-weights and --folds"),
+        ({"test": 0.9, "valid": 0.5}, "shares between 0 and 1"),
+        ({"device": "abacus"}, "device = 'abacus' cannot be used here"),
+    ],
+)
+def test_wrong_options_read_well(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    with pytest.raises(ScmilError) as refused:
+        study.train(data, tmp_path / "model", **{**QUICK, **options})
+    assert message in str(refused.value)
+
+
+def relabelled(folder: Path, change: dict[str, str]) -> Path:
+    """A copy of the table of labels in which some slides have another label; "" takes it away."""
+    lines = [line.split(",") for line in (folder / "labels.csv").read_text().splitlines()]
+    path = folder.parent / "changed.csv"
+    path.write_text("\n".join(",".join([*line[:2], change.get(line[1], line[2])]) for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"s03": "", "s07": ""}, {}, "bags without a label (2 of 24): s03, s07."),
+        ({f"s{i:02}": "normal" for i in range(24)}, {}, "every label is 'normal'; two classes are needed."),
+        ({"s00": "rare", "s01": "rare"}, {}, "class 'rare' has only one patient, 'p0'"),
+        ({}, {"label": "grade"}, "no column 'grade' for the label; met case_id, slide_id, label."),
+        ({}, {"key": "uni"}, "format 'clam' does not take key."),
+    ],
+)
+def test_wrong_labels_are_refused_before_any_bag_is_read(
+    change: dict[str, str], options: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    labels = relabelled(tmp_path / "bags", change)
+    for file in (tmp_path / "bags").rglob("*.h5"):
+        file.write_bytes(b"never read")
+    with pytest.raises(ScmilError) as refused:
+        study.open_data(tmp_path / "bags", labels, **options)
+    assert message in str(refused.value)
+
+
+def test_bags_without_a_label_are_left_out_with_a_note(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    labels = relabelled(tmp_path / "bags", {"s03": ""})
+    data = study.open_data(tmp_path / "bags", labels, drop_unlabelled=True)
+    assert len(data.bags) == 23
+    assert data.notes == ("1 of 24 bags have no label and are left out.",)
+
+
+def test_bags_of_two_encoders_are_refused_before_training(tmp_path: Path) -> None:
+    from scmil.bag_files import write_bag
+
+    for bag in cohort(24, 2):
+        other = {"encoder": "resnet18"} if bag.id == "s05" else {}
+        made = {**bag.provenance, **other}
+        write_bag(Bag(bag.id, bag.features, provenance=made), tmp_path / "bags" / f"{bag.id}.h5")
+    export(cohort(24, 2), tmp_path / "clam", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "clam" / "labels.csv")
+    with pytest.raises(DataError, match=r"2 different encoders: uni_v1 in 23 bags .*; resnet18 in 1 bags \(s05\)"):
+        study.train(data, tmp_path / "model", **QUICK)
+    assert not (tmp_path / "model").exists()
+
+
+def test_places_that_are_not_there_and_folders_without_labels_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ScmilError, match=r"unknown dataset 'musc1'. Did you mean 'musk1'"):
+        study.open_data("musc1")
+    with pytest.raises(DataError, match="there is no such folder, table or data set"):
+        study.open_data(tmp_path / "nowhere")
+    export(cohort(4, 2), tmp_path / "bags", "clam")
+    with pytest.raises(DataError, match=r"has no labels in itself. Give a table of them"):
+        study.open_data(tmp_path / "bags")
+
+
+# -------------------------------------------------------------------------------------------------------------- predict
+
+
+@pytest.mark.parametrize(
+    ("bag", "message"),
+    [
+        (Bag("x", torch.ones(2, 9)), "bag 'x' has 9-dimensional features instead of 8"),
+        (Bag("x", torch.ones(2, 8), provenance={"encoder": "resnet18"}), "encoder 'resnet18' instead of 'uni_v1'"),
+        (Bag("x", torch.ones(2, 8), provenance={"mpp": 0.25}), "mpp 0.25 instead of 0.5"),
+    ],
+)
+def test_bags_made_in_another_way_are_refused_with_the_remedy(
+    trained: Path, bag: Bag, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ShapeError) as refused:
+        study.predict_folder(trained, BagSet([bag]), tmp_path / "p.csv")
+    assert message in str(refused.value)
+    assert "scmil encode SLIDES --encoder uni_v1 --size 256 --mpp 0.5" in str(refused.value)
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_a_bag_that_fails_is_written_down_and_the_others_go_on(trained: Path, tmp_path: Path) -> None:
+    bags = [Bag("good", torch.ones(2, 8)), Bag("bad", torch.full((2, 8), float("nan")))]
+    found = study.predict_folder(trained, BagSet(bags), tmp_path / "new" / "p.csv")
+    assert [row["slide_id"] for row in rows(tmp_path / "new" / "p.csv")] == ["good"]
+    assert "NaN or infinite" in found.failed["bad"]
+    assert [row["slide"] for row in rows(tmp_path / "new" / "failures.csv")] == ["bad"]
+
+
+def test_a_folder_that_is_no_model_is_named(once: Path, trained: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"study.json is not there. Is .* a model of `scmil train`"):
+        study.load_study(once / "bags")
+    page = json.loads((trained / "study.json").read_text())
+    (trained / "study.json").write_text(json.dumps({**page, "format": "scmil-study-9"}))
+    with pytest.raises(ModelFileError, match="format 'scmil-study-9', and this version reads 'scmil-study-1'"):
+        study.load_study(trained)
+    (trained / "study.json").write_text("{")
+    with pytest.raises(ModelFileError, match="not readable as JSON"):
+        study.load_study(trained)
+
+
+def test_slides_need_a_model_that_knows_its_encoder(tmp_path: Path) -> None:
+    export(cohort(24, 2, made={}), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    study.train(data, tmp_path / "model", **QUICK)
+    with pytest.raises(DataError, match="does not know how its bags were made"):
+        study.encode_for(tmp_path / "model", [tmp_path / "a.svs"], tmp_path / "work")
+
+
+# -------------------------------------------------------------------------------------------------------------- compare
+
+
+def test_a_comparison_has_three_arms_an_aggregator_and_a_baseline(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    found = study.compare(data, tmp_path / "out", ["mean"], folds=2, epochs=2, atoms=9, jobs=1)
+    assert found.outcome.failed == {}
+    arms = [row["arm"] for row in rows(tmp_path / "out/results.csv") if row["level"] == "slide"]
+    assert arms == ["mean", "mean + SC", "mean + linear", "logistic regression on mean and maximum"]
+    assert "In short: on this data" in found.verdict
+    assert "a logistic regression on the mean and the maximum of each bag does better than" in found.verdict
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Multiply-adds" in page
+    assert "By patient" in page
