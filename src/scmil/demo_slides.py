@@ -29,7 +29,7 @@ from scmil.splits import holdout
 from scmil.training import fit
 
 ENCODER = "efficientnet-lite0"  # its ImageNet weights are a package: nothing is downloaded
-SIDE_PX, EPOCHS, RATE = 3000, 20, 2e-4
+SIDE_PX, EPOCHS, RATE = 3000, 40, 2e-4
 OnSlide = Callable[[str, str], None]
 
 
@@ -85,7 +85,8 @@ def draw(out: Path, run: Path, bags: Path, labels: Path, seed: int, tumours: int
     with_tumour = [bag for bag in test if bag.label == 1][:tumours]
     shown = [*with_tumour, *[bag for bag in test if bag.label == 0][:1]]
     folder = run / "pictures"
-    rows = [{"words": WORDS, "pictures": [each for bag in shown for each in _pictures(model, bag, out, folder)]}]
+    rows: list[dict[str, Any]] = [{"words": "", "pictures": _pictures(model, bag, out, folder)} for bag in shown]
+    rows[0]["words"] = WORDS
     write_atomically(folder / "pictures.json", json.dumps(rows, indent=1).encode())
 
 

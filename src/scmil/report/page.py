@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from scmil.report import html_tables, paper, pictures, plots
 from scmil.report.comparing import Compared
 from scmil.report.html_tables import badge, warning
@@ -108,23 +110,24 @@ def _differences(run: Run, compared: Sequence[Compared]) -> Markup | None:
 def _training(run: Run) -> Markup | None:
     if not run.history:
         return None
-    words = (
-        "Means over all folds. Accuracy on the test folds is drawn for looking only; no honest number was chosen by it."
-    )
+    looked_at = any(np.isfinite(rows["test_accuracy"]).sum() > 1 for rows in run.history.values())
+    words = "Means over all folds."
+    looked = " Accuracy on the test folds is drawn for looking only; no honest number was chosen by it."
     return join(
-        element("p", words),
+        element("p", words + looked * looked_at),
         plots.arm_legend(run),
         element("h3", "Loss on the training folds, by epoch"),
         plots.curves(run, "train_loss", "Training loss"),
-        element("h3", "Accuracy on the test folds, by epoch"),
-        plots.curves(run, "test_accuracy", "Test accuracy"),
+        element("h3", "Accuracy on the test folds, by epoch") if looked_at else None,
+        plots.curves(run, "test_accuracy", "Test accuracy") if looked_at else None,
     )
 
 
 def _method(run: Run) -> Markup:
     plan = run.protocol
     words = (
-        f"{len(run.arms)} arms on {len(run.datasets)} data sets ({', '.join(run.datasets)}); {plan.get('repeats', 1)} "
+        f"{len(run.arms)} arms on {len(run.datasets)} data set{'s' * (len(run.datasets) > 1)} "
+        f"({', '.join(run.datasets)}); {plan.get('repeats', 1)} "
         f"repeats of {plan.get('folds', 1)} folds, seed {plan.get('seed', 'not recorded')}. All arms are tested on the same "
         "folds."
     )

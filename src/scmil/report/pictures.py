@@ -37,7 +37,8 @@ def _row(folder: Path, row: dict[str, Any]) -> Markup:
         element("figure", _picture(folder, str(each["file"])), element("figcaption", str(each["caption"])))
         for each in row["pictures"]
     ]
-    return join(element("p", str(row["words"])), element("div", *figures, class_="panels"))
+    words = element("p", str(row["words"])) if row["words"] else None
+    return join(words, element("div", *figures, class_="panels"))
 
 
 def _picture(folder: Path, name: str) -> Markup:
