@@ -81,7 +81,12 @@ def draw(out: Path, run: Path, bags: Path, labels: Path, seed: int, tumours: int
     split = holdout([bag.label for bag in everything], test=0.4, valid=0.0, seed=seed)
     train, test = standardise([everything[i] for i in split.train], [everything[i] for i in split.test])
     model = build_model(train[0].features.shape[1], 2, "abmil-gated", True, embed=[128], seed=seed)
-    fit(model, train, recipe=Recipe(epochs=EPOCHS, learning_rate=RATE), seed=seed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # bags of a hundred tiles: a second thread would mostly wait
+    try:
+        fit(model, train, recipe=Recipe(epochs=EPOCHS, learning_rate=RATE), seed=seed)
+    finally:
+        torch.set_num_threads(threads)
     with_tumour = [bag for bag in test if bag.label == 1][:tumours]
     shown = [*with_tumour, *[bag for bag in test if bag.label == 0][:1]]
     folder = run / "pictures"
