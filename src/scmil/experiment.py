@@ -264,7 +264,9 @@ class _Memory:
 
     def peak(self) -> float | None:
         """None where the system does not say."""
-        return None if self.first is None else round((self._said("VmHWM") - self.first) / 1024, 1)
+        if self.first is None:
+            return None
+        return round(max(self._said("VmHWM") - self.first, 0) / 1024, 1)  # both are counted to some pages only
 
     def _said(self, name: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
