@@ -42,7 +42,7 @@ def _slides(
     slides: int, folds: int, repeats: int, seed: int, out: Path | None, jobs: int | None, as_json: bool
 ) -> None:
     from scmil import demo_slides as stages
-    from scmil.cli.slides import _bars
+    from scmil.cli.slides import slide_bars
     from scmil.plan import make_plan
 
     def say(words: str) -> None:
@@ -53,7 +53,7 @@ def _slides(
     say(f"1. Painting {slides} slides that look like H&E, half of them with a tumour, into {folder / 'slides'}")
     labels = stages.make_slides(folder, slides, seed)
     say(f"2. Finding tissue, laying tiles, encoding them with {stages.ENCODER}: look at {folder / 'work' / 'tiles'}")
-    with _bars(as_json) as bars:
+    with slide_bars(as_json) as bars:
         bars.total("tile and encode", 2 * slides)
         bags = stages.make_bags(folder, bars.slide)
     say("3. Training without sparse coding, with it, and with a plain layer in its place, by cross-validation")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
+from scmil.cli.shared import device_of, progress_bars
 
 PANEL = "Learning"
 
@@ -102,7 +103,7 @@ def train(
         trained = study.train(
             opened, out, aggregator=aggregator, sparse_coding=sparse_coding, recipe=recipe, epochs=epochs,
             patience=patience or None, folds=folds, repeats=repeats, valid=valid, test=test,
-            class_weights=_weights(class_weights), device=_device(device), seed=seed, resume=resume, progress=progress,
+            class_weights=_weights(class_weights), device=device_of(device), seed=seed, resume=resume, progress=progress,
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"out": str(out), "metrics": trained.metrics, "study": trained.study}, indent=2))
@@ -203,7 +204,7 @@ def predict(
     from scmil import study
     from scmil.work import Ledger
 
-    place = _device(device)
+    place = device_of(device)
     study.load_study(model)
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary, _stages(as_json) as progress:
@@ -347,27 +348,11 @@ def _grid_progress(plan: Any, folder: Path, only: str | None, quiet: bool) -> It
         return
     import fnmatch
 
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from scmil.experiment import RESULT, cell_folder
 
     cells = [cell for cell in plan.cells if only is None or fnmatch.fnmatch(cell.name, only)]
     waiting = [cell for cell in cells if not (cell_folder(folder, cell) / RESULT).exists()]
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as bars:
+    with progress_bars() as bars:
         # The grid counts epochs of all cells, so that its time left is known before the first cell ends.
         grid = bars.add_task("all cells, epochs", total=None)
         tasks: dict[str, Any] = {}
@@ -435,14 +420,6 @@ def _weights(text: str | None) -> str | list[float] | None:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise OptionError(f"--class-weights {text}: 'balanced', or a number for each class, such as 1,2.5.") from None
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _metric(name: str) -> str:

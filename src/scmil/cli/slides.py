@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
+from scmil.cli.shared import device_of, progress_bars
 
 PANEL = "From slides to bags"
 
@@ -131,7 +132,7 @@ def encode_(
     if work is None:
         raise OptionError(f"{folder} has slides, and is no folder of scmil tile: name one for the results with --out.")
     network = load_encoder(
-        encoder, weights, offline=offline or None, random=random, device=_device(device), precision=precision
+        encoder, weights, offline=offline or None, random=random, device=device_of(device), precision=precision
     )
     outcomes, only = {}, None
     if not is_work:
@@ -141,7 +142,7 @@ def encode_(
     tiles = read_settings(work)
     for warning in check_contract(network, tiles.size_px, tiles.mpp):
         typer.echo(f"warning: {warning}", err=True)
-    with _bars(as_json) as bars:
+    with slide_bars(as_json) as bars:
         bars.total("encode", len(tiled_slides(work, only)))
         outcomes["encode"] = encode_slides(
             work,
@@ -183,7 +184,7 @@ def _tile(
 
     given = _number(mpp_of)
     sources = find_cohort(slides, mpp_of if given is None else given)
-    with _bars(as_json) as bars:
+    with slide_bars(as_json) as bars:
         bars.total("tile", len(sources))
         return tile_slides(sources, out, settings, retry_failed=retry_failed, jobs=jobs, on_slide=bars.slide)
 
@@ -245,24 +246,14 @@ class _Bars:
 
 
 @contextmanager
-def _bars(quiet: bool) -> Iterator[_Bars]:
+def slide_bars(quiet: bool) -> Iterator[_Bars]:
+    """Bars over slides and their tiles, or silence."""
     if quiet or not sys.stderr.isatty():
         yield _Bars()
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with progress_bars(console=Console(stderr=True)) as progress:
         yield _Bars(progress)
 
 
@@ -282,14 +273,6 @@ def _number(text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         return None
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
