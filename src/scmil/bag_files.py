@@ -24,6 +24,7 @@ from scmil.errors import DataError, OptionError, ScmilError
 from scmil.files import write_atomically
 
 FORMAT = "scmil-bag-1"
+BLOCK_ROWS = 4096
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -48,13 +49,16 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
     import h5py
 
     check_dtype(dtype)
-    features = bag.features.detach().to("cpu", DTYPES[dtype])
-    if not torch.isfinite(features).all() and torch.isfinite(bag.features).all():
-        largest = float(bag.features.abs().max())
-        raise DataError(f"bag {bag.id!r}: features up to {largest:g} do not fit into {dtype}. Write float32.")
     content = io.BytesIO()
     with h5py.File(content, "w") as file:
-        file["features"] = features.numpy()
+        features = file.create_dataset("features", tuple(bag.features.shape), dtype)
+        for start in range(0, len(bag.features), BLOCK_ROWS):  # never a second whole copy
+            rows = bag.features[start : start + BLOCK_ROWS].detach().cpu()
+            written = rows.to(DTYPES[dtype])
+            if not torch.isfinite(written).all() and torch.isfinite(rows).all():
+                largest = float(bag.features.abs().max())
+                raise DataError(f"bag {bag.id!r}: features up to {largest:g} do not fit into {dtype}. Write float32.")
+            features[start : start + len(rows)] = written.numpy()
         if bag.xy is not None:
             file["coords"] = bag.xy.detach().cpu().to(torch.int64).numpy()
         if bag.instance_labels is not None:
