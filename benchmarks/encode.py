@@ -165,7 +165,7 @@ def peak_megabytes(side: int, scratch: Path) -> dict[str, Any]:
     encoder = Encoder("thumbnail", 507, Thumbnail(), "none", "none")
     with open_slide(scratch / f"{side}.svs") as slide:
         tiling = tile(slide, find_tissue(slide))
-        write_bag(encode(slide, tiling, encoder), scratch / f"{side}.h5")
+        write_bag(encode(slide, tiling, encoder, dtype="float16"), scratch / f"{side}.h5")
     with open("/proc/self/status") as file:
         peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
     return {"side_px": side, "tiles": len(tiling), "peak_mb": peak / 1024}

@@ -1,9 +1,9 @@
 """How much memory does a bag of a million instances need?   python benchmarks/huge_bag.py
 
 A bag of 1 000 000 x 512 in float16, in a file as scmil writes it, is predicted by ABMIL-Gated with sparse coding through
-`predict_bag(model, map_features(path))`, in a process of its own that does nothing else. What counts is the largest memory
-that this process ever had (VmHWM: interpreter, torch and all) without what of the mapped file lies in it, which the system
-takes back when it needs it (Rss of the file's mapping in smaps; at the end of the one pass it is at its largest).
+`predict_bag(model, read_bag(path).features)`, in a process of its own that does nothing else. What counts is the largest
+memory that this process ever had (VmHWM: interpreter, torch and all) without what of the mapped file lies in it, which the
+system takes back when it needs it (Rss of the file's mapping in smaps; at the end of the one pass it is at its largest).
 
 Then, on 100 000 instances, where one piece fits: the largest difference of logits and attention between blocks and one piece,
 and the ratio of their times, in turns, the median of the ratios.
@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from scmil import build_model
-from scmil.bag_files import FORMAT, map_features
+from scmil.bag_files import FORMAT, read_bag
 from scmil.chunks import predict_bag
 from scmil.model import MILModel
 
@@ -72,7 +72,7 @@ def memory_of_self(path: Path) -> dict[str, float]:
 def alone(path: Path, threads: int) -> None:
     """What the process of its own does: one prediction, and a line of JSON."""
     torch.set_num_threads(threads)
-    features, network = map_features(path), model()
+    features, network = read_bag(path).features, model()
     seconds, said = timed(lambda: predict_bag(network, features))
     report = {
         "seconds": seconds,

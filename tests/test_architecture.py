@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "scmil"
 LAYERS = {
     room: int(layer)
     for room, layer in re.findall(
-        r"^\| `(\w+)(?:\.py|/)` \| (\d) \|", (ROOT / "docs" / "architecture.md").read_text(), re.M
+        r"^\| `(\w+)(?:\.py|/)` \| (\d+) \|", (ROOT / "docs" / "architecture.md").read_text(), re.M
     )
 }
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, ScmilError
@@ -25,6 +26,7 @@ from scmil.files import write_atomically
 
 FORMAT = "scmil-bag-1"
 BLOCK_ROWS = 4096
+LARGEST_NUMBERS = 2**28  # 1 GiB of float32: a slide of 60 000 pixels a side has a tenth of it
 DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
@@ -54,11 +56,7 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
         features = file.create_dataset("features", tuple(bag.features.shape), dtype)
         for start in range(0, len(bag.features), BLOCK_ROWS):  # never a second whole copy
             rows = bag.features[start : start + BLOCK_ROWS].detach().cpu()
-            written = rows.to(DTYPES[dtype])
-            if not torch.isfinite(written).all() and torch.isfinite(rows).all():
-                largest = float(bag.features.abs().max())
-                raise DataError(f"bag {bag.id!r}: features up to {largest:g} do not fit into {dtype}. Write float32.")
-            features[start : start + len(rows)] = written.numpy()
+            features[start : start + len(rows)] = rounded(rows, dtype, bag.id).numpy()
         if bag.xy is not None:
             file["coords"] = bag.xy.detach().cpu().to(torch.int64).numpy()
         if bag.instance_labels is not None:
@@ -66,7 +64,20 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
         file.attrs.update(scmil_format=FORMAT, provenance=json.dumps(dict(bag.provenance), sort_keys=True))
         id = bag.id.encode("utf-8", "surrogateescape")  # ids are file names, and those may have bytes that are no text
         file.attrs.create("id", id, dtype=h5py.string_dtype())
-    write_atomically(Path(path), content.getvalue())
+    write_atomically(Path(path), content.getbuffer())
+
+
+def rounded(rows: Tensor, dtype: str, id: str) -> Tensor:
+    """Features as they are written; what is too large for that is refused.
+
+    >>> rounded(torch.tensor([1 / 3]), "float16", "slide")
+    tensor([0.3333], dtype=torch.float16)
+    """
+    written = rows.to(DTYPES[dtype])
+    if not torch.isfinite(written).all() and torch.isfinite(rows).all():
+        largest = float(rows.abs().max())
+        raise DataError(f"bag {id!r}: features up to {largest:g} do not fit into {dtype}. Write float32.")
+    return written
 
 
 def check_dtype(dtype: str) -> None:
@@ -76,12 +87,17 @@ def check_dtype(dtype: str) -> None:
 
 
 def read_bag(path: str | Path, label: int | None = None, patient: str | None = None) -> Bag:
-    """Read a bag back, with float32 features; label and patient come from a table and not from the file."""
+    """Read a bag back, with float32 features; label and patient come from a table and not from the file.
+
+    Those of a bag that would fill the memory stay in the file, as they are, until rows of them are looked at.
+    """
     with _opened(path) as file:
+        stored = file["features"]
+        mapped = stored.size > LARGEST_NUMBERS and stored.id.get_offset() is not None
         parts = {name: torch.from_numpy(file[name][()]) for name in ("coords", "instance_labels") if name in file}
         return Bag(
             id=str(file.attrs["id"]),
-            features=torch.from_numpy(file["features"][()]).float(),
+            features=torch.from_numpy(map_features(path)) if mapped else torch.from_numpy(stored[()]).float(),
             label=label,
             patient=patient,
             instance_labels=parts.get("instance_labels"),
@@ -115,7 +131,8 @@ def map_features(path: str | Path) -> np.memmap[Any, np.dtype[Any]]:
             raise DataError(
                 f"{path}: the features are compressed or in pieces, and cannot be mapped. Read it with read_bag."
             )
-        return np.memmap(path, features.dtype, "r", offset, features.shape)
+        # "c": what is written there would stay in memory; torch takes no arrays that cannot be written.
+        return np.memmap(path, features.dtype, "c", offset, features.shape)
 
 
 def _provenance(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -322,7 +322,7 @@ def encode_slides(
         tiling = read_tiling(tiles_file(work, source.id))
         with _opened(source) as slide:
             _check_unchanged(slide, tiling, (tiles_file(work, source.id), tissue_file(work, source.id)))
-            bag = _encoded(slide, tiling, encoder, scales, batch, workers, on_tiles)
+            bag = _encoded(slide, tiling, encoder, scales, batch, workers, dtype, on_tiles)
         digest = {"tiles_digest": _digest(tiles_file(work, source.id))}
         bag = Bag(bag.id, bag.features, xy=bag.xy, provenance={**bag.provenance, **digest})
         write_bag(bag, folder / f"{safe_name(source.id)}.h5", dtype)
@@ -352,12 +352,13 @@ def _encoded(
     scales: int,
     batch: int | None,
     workers: int,
+    dtype: str,
     on_tiles: Callable[[str, int, int], None] | None,
 ) -> Bag:
     total = len(tiling) + (len(tiling.parents()[0]) if scales == 2 else 0)
     progress = (lambda done: on_tiles(slide.id, done, total)) if on_tiles else None
     verb = join_scales if scales == 2 else encode
-    return verb(slide, tiling, encoder, batch=batch, workers=workers, progress=progress)
+    return verb(slide, tiling, encoder, batch=batch, workers=workers, dtype=dtype, progress=progress)
 
 
 def _check_unchanged(slide: Slide, tiling: Tiling, files: Sequence[Path]) -> None:

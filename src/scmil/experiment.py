@@ -322,6 +322,13 @@ class _Work:
     def classes(self) -> int:
         return max(2, 1 + int(self.labels.max()))
 
+    def class_weights(self, split: Any) -> list[float] | None:
+        """What `[training] class_weights` means for the training part of a split."""
+        from scmil.training import weigh_classes
+
+        labels = [self.bags.labels[position] for position in split.train]
+        return weigh_classes(self.cell.settings["training"].get("class_weights"), labels, self.classes)
+
     def flat(self, kind: str) -> list[tuple[int, int, Any]]:
         """Repeat, fold and split of everything that is trained."""
         splits = splits_of(self.cell, self.bags, inner=kind == "inner")
@@ -370,7 +377,8 @@ def _train(work: _Work, kind: str, protocols: list[str], progress: Callable[[int
     ]
     if kind == "full":  # there is no validation part to be patient about
         recipe = replace(recipe, patience=None)
-    one_by_one = work.facts.numbers * len(flat) > LARGE or recipe.patience is not None
+    elsewhere = settings["training"].get("device", "cpu") != "cpu"  # one model at a time keeps a GPU busy
+    one_by_one = work.facts.numbers * len(flat) > LARGE or recipe.patience is not None or elsewhere
     train = _fold_by_fold if one_by_one else _all_at_once
     scored, history = train(work, kind, protocols, models, flat, recipe, progress)
     return _Training(
@@ -393,6 +401,7 @@ def _all_at_once(
     history = fit_folds(
         models, list(work.bags), splits, recipe, seed=work.cell.settings["protocol"]["seed"],
         standardise=work.cell.settings["data"]["standardise"], look="last" if protocols == ["last"] else "every",
+        class_weights=[w for split in splits if (w := work.class_weights(split)) is not None] or None,
         progress=progress,
     )  # fmt: skip
     scored = [
@@ -411,7 +420,7 @@ def _fold_by_fold(
     from scmil.survey import scaled, streamed_moments
     from scmil.training import fit, predict
 
-    look = "test-tuned" in protocols
+    look, device = "test-tuned" in protocols, work.cell.settings["training"].get("device", "cpu")
     scored: list[Scored] = []
     losses = np.full((recipe.epochs, len(flat)), np.nan)
     for place, (repeat, fold, split) in enumerate(flat):
@@ -431,6 +440,7 @@ def _fold_by_fold(
             model, bags.subset(split.train), bags.subset(split.valid) if split.valid else None, recipe,
             seed=work.cell.settings["protocol"]["seed"], progress=tell,
             checkpoint=None if look else work.folder / "checkpoints" / f"{kind}-{place}.safetensors",
+            class_weights=work.class_weights(split), device=device,
         )  # fmt: skip
         losses[: len(history.train_loss), place] = history.train_loss
         p = np.stack(said or [_said(model, bags, split, work.classes, predict)])

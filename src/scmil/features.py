@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from scmil import __version__
+from scmil.bag_files import DTYPES, check_dtype, rounded
 from scmil.bags import Bag
 from scmil.errors import OptionError, SlideError
 from scmil.memory import memory_is_kept
@@ -39,12 +40,14 @@ def encode(
     *,
     batch: int | None = None,
     workers: int = 1,
+    dtype: str = "float32",
     progress: Callable[[int], None] | None = None,
 ) -> Bag:
     """The bag of a slide: one row of features for each tile, in the tiling's order.
 
     `workers` threads read; `progress` is called with the number of tiles that are done. Without a `batch`, few tiles at a
-    time go through a processor, whose memory can then be used again, and many through a GPU.
+    time go through a processor, whose memory can then be used again, and many through a GPU. Features that will be written
+    as float16 need not be kept in more: `dtype="float16"`.
 
     >>> import numpy as np
     >>> from scmil.encoders import load_encoder
@@ -59,19 +62,21 @@ def encode(
     """
     if (batch is not None and batch < 1) or workers < 1:
         raise OptionError(f"batch = {batch} and workers = {workers}: both are at least 1.")
+    check_dtype(dtype)
     if not len(tiling.xy):
         raise SlideError(f"slide {slide.id!r} has no tiles: no tissue was found, or less of it than a tile needs.")
-    features = torch.empty(len(tiling.xy), encoder.dim)
-    done = 0
+    features = torch.empty(len(tiling.xy), encoder.dim, dtype=DTYPES[dtype])
+    done = bad = 0
     on_processor = encoder.device == "cpu"
     with memory_is_kept() if on_processor else nullcontext():
         for tiles in _read_ahead(slide, tiling, batch or (ON_PROCESSOR if on_processor else ON_GPU), workers):
-            features[done : done + len(tiles)] = encoder(torch.from_numpy(tiles)).cpu()
+            rows = encoder(torch.from_numpy(tiles)).cpu()
+            features[done : done + len(tiles)] = rounded(rows, dtype, slide.id)
+            bad += int((~torch.isfinite(rows)).any(1).sum())  # here, and not of all at the end, which would need copies
             done += len(tiles)
             if progress:
                 progress(done)
-    if not torch.isfinite(features).all():
-        bad = int((~torch.isfinite(features)).any(1).sum())
+    if bad:
         raise SlideError(f"slide {slide.id!r}: the encoder gave NaN or infinite features for {bad} of {done} tiles.")
     return Bag(slide.id, features, xy=torch.from_numpy(tiling.xy), provenance=provenance_of(slide, tiling, encoder))
 
@@ -84,6 +89,7 @@ def join_scales(
     factor: int = 4,
     batch: int | None = None,
     workers: int = 1,
+    dtype: str = "float32",
     progress: Callable[[int], None] | None = None,
 ) -> Bag:
     """A bag of two scales: beside each tile's features those of its parent, which shows `factor` times as much around it.
@@ -96,8 +102,8 @@ def join_scales(
     def in_all(before: int) -> Callable[[int], None] | None:
         return (lambda done: progress(before + done)) if progress else None
 
-    coarse = encode(slide, parents, encoder, batch=batch, workers=workers, progress=in_all(0))
-    fine = encode(slide, tiling, encoder, batch=batch, workers=workers, progress=in_all(total))
+    coarse = encode(slide, parents, encoder, batch=batch, workers=workers, dtype=dtype, progress=in_all(0))
+    fine = encode(slide, tiling, encoder, batch=batch, workers=workers, dtype=dtype, progress=in_all(total))
     features = torch.cat([fine.features, coarse.features[torch.from_numpy(np.asarray(parent_of))]], 1)
     scales = {"scales_mpp": [tiling.mpp, parents.mpp]}
     return Bag(slide.id, features, xy=fine.xy, provenance={**fine.provenance, **scales})

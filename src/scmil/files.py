@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write under a temporary name and rename, so that no half file ever has the final name.
 
     >>> import tempfile

@@ -11,7 +11,7 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -29,7 +29,7 @@ from scmil.model import MILModel
 from scmil.recipes import Recipe, clip_each, make_optimiser
 from scmil.splits import Split
 from scmil.stacked import Parameters, stacked_losses
-from scmil.training import check_labels, epoch_order, modules_of, own_randomness, step_seed
+from scmil.training import check_labels, checked_weights, epoch_order, modules_of, own_randomness, step_seed
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,15 @@ def fit_folds(
     standardise: bool = True,
     look: str = "every",
     jobs: int = 1,
+    class_weights: Sequence[Sequence[float]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FoldsHistory:
     """Train `models[f]` on `splits[f].train` for all folds f at once, in place; they are alike but for their weights.
 
     With `standardise`, the features of each fold are brought to zero mean and unit variance on its own training bags.
-    `look="last"` predicts the test bags after the last epoch only. `jobs` divides the
-    folds among that many processes. `progress` is called with the number of each finished epoch (of the first process).
+    `look="last"` predicts the test bags after the last epoch only. `jobs` divides the folds among that many processes.
+    `class_weights` are those of `fit`, a row a fold. `progress` is called with the number of each finished epoch (of the
+    first process).
 
     >>> from scmil import build_model
     >>> from scmil.splits import stratified_folds
@@ -78,7 +80,8 @@ def fit_folds(
         )
     if look not in ("every", "last"):
         raise OptionError(f"look = {look!r}: 'every' epoch, or the 'last' only.")
-    task = _Task(tuple(bags), recipe, seed, standardise, look)
+    weights = None if class_weights is None else _weights(class_weights, bags, splits)
+    task = _Task(tuple(bags), recipe, seed, standardise, look, weights)
     if jobs <= 1 or len(models) == 1:
         with memory_is_kept():
             return _fit(task, models, splits, progress)
@@ -92,6 +95,13 @@ class _Task:
     seed: int
     standardise: bool
     look: str
+    class_weights: Tensor | None  # (folds, classes)
+
+
+def _weights(asked: Sequence[Sequence[float]], bags: Sequence[Bag], splits: Sequence[Split]) -> Tensor:
+    if len(asked) != len(splits):
+        raise OptionError(f"class_weights: {len(asked)} rows for {len(splits)} splits; one a split is needed.")
+    return torch.tensor([checked_weights(row, [bag.label for bag in bags]) for row in asked])
 
 
 def _fit(
@@ -111,7 +121,9 @@ def _fit(
                 if not len(active := trains[position]):
                     continue
                 torch.manual_seed(step_seed(task.seed, epoch, ids[position]))
-                loss = stack.step(inputs.features(position), int(task.bags[position].label or 0), active, epoch)
+                label = int(task.bags[position].label or 0)
+                weights = None if task.class_weights is None else task.class_weights[:, label]
+                loss = stack.step(inputs.features(position), label, active, epoch, weights)
                 losses[epoch, active] += loss[active]
             if task.look == "every" or epoch == recipe.epochs - 1:
                 # One by one: a small bag and nothing to keep cost a model less than a stack of few models.
@@ -194,9 +206,13 @@ class _Stack:
     def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
         return self.model.loss(functional_call(self.model, (parameters, buffers), (x,)), label)
 
-    def step(self, x: Tensor, label: int, active: NDArray[np.intp], epoch: int) -> NDArray[np.float64]:
+    def step(
+        self, x: Tensor, label: int, active: NDArray[np.intp], epoch: int, weights: Tensor | None = None
+    ) -> NDArray[np.float64]:
         """One step of the active folds; the loss of all."""
         losses = self._losses(self.parameters, x, torch.tensor(label))
+        if weights is not None:
+            losses = losses * weights.to(losses.dtype)
         wanted = [self.parameters[name] for name in self.learned]
         found = torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
         grads: dict[str, Tensor | None] = dict(zip(self.learned, found, strict=True))
@@ -359,13 +375,14 @@ def _fit_in_processes(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs - 1, mp_context=context) as pool:
         others = [
-            pool.submit(_fit_alone, task, [models[f] for f in part], [splits[f] for f in part]) for part in parts[1:]
+            pool.submit(_fit_alone, _of(task, part), [models[f] for f in part], [splits[f] for f in part])
+            for part in parts[1:]
         ]
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             with memory_is_kept():
-                mine = _fit(task, [models[f] for f in parts[0]], [splits[f] for f in parts[0]], progress)
+                mine = _fit(_of(task, parts[0]), [models[f] for f in parts[0]], [splits[f] for f in parts[0]], progress)
         finally:
             torch.set_num_threads(threads)
         answers = [(None, mine), *(other.result() for other in others)]
@@ -378,6 +395,11 @@ def _fit_in_processes(
             models[fold].load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
             models[fold].eval()
     return FoldsHistory(probabilities, losses)
+
+
+def _of(task: _Task, folds: Sequence[int]) -> _Task:
+    """The task of some folds."""
+    return task if task.class_weights is None else replace(task, class_weights=task.class_weights[list(folds)])
 
 
 def _fit_alone(

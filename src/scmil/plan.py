@@ -39,6 +39,7 @@ RECIPE_KEYS = (
     "epochs", "learning_rate", "weight_decay", "betas", "optimiser", "schedule", "final_rate", "decay_weights_only", "clip",
     "patience",
 )  # fmt: skip
+TRAINING_KEYS = ("class_weights", "device")  # of how it is trained, not of the recipe; no defaults, as below
 # Which bags, where a data set needs more than its name: no default, so that a plan without them says nothing of them.
 DATA_KEYS = ("labels", "label", "key", "format", "allow_missing", "drop_unlabelled")
 TABLES = (".csv", ".npz", ".svm", ".mat")
@@ -221,7 +222,7 @@ def _check_keys(section: str, table: Any, problems: list[str], label: str | None
 
 
 def _known(section: str) -> tuple[str, ...]:
-    return (*DEFAULTS[section], *{"training": RECIPE_KEYS, "data": DATA_KEYS}.get(section, ()))
+    return (*DEFAULTS[section], *{"training": (*RECIPE_KEYS, *TRAINING_KEYS), "data": DATA_KEYS}.get(section, ()))
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
@@ -421,6 +422,12 @@ def _check_recipe(settings: Settings, problems: list[str]) -> None:
         recipe_of(settings)
     except (ScmilError, TypeError) as error:
         problems.append(f"[training] {error}")
+    weights, device = (settings["training"].get(key) for key in TRAINING_KEYS)
+    numbers = isinstance(weights, list) and all(isinstance(w, (int, float)) and w > 0 for w in weights)
+    if weights not in (None, "balanced") and not numbers:
+        problems.append(f"[training] class_weights = {weights!r}: 'balanced', or a number above 0 for each class.")
+    if device is not None and not isinstance(device, str):
+        problems.append(f"[training] device = {device!r}: a word such as 'cpu', 'cuda' or 'cuda:1'.")
 
 
 def recipe_of(settings: Settings) -> Any:
@@ -431,7 +438,7 @@ def recipe_of(settings: Settings) -> Any:
     """
     from scmil import recipes
 
-    changes = dict(settings["training"])
+    changes = {key: value for key, value in settings["training"].items() if key not in TRAINING_KEYS}
     name, aggregator = str(changes.pop("recipe")), aggregator_of(settings["model"])
     if name != "official":
         return recipes.recipe(name, **changes)

@@ -228,10 +228,36 @@ def corrected_t(differences: ArrayLike, test_share: float) -> float:
     return float(2 * stdtr(len(values) - 1, -abs(values.mean()) / deviation))
 
 
+def sign_flips(differences: ArrayLike, draws: int = 9999, seed: int = 0) -> float:
+    """The p-value of the paired permutation test: how often random signs bring the sum as far from zero as it is.
+
+    For two arms on one test set, a difference a bag: if neither were better, each could as well have the other sign. Up to
+    13 differences that are not zero all signs are tried, beyond it `draws` random ones.
+
+    >>> sign_flips([1, 1, 1, 1, 0, 0])  # all plus or all minus: 2 of 16
+    0.125
+    >>> sign_flips([0.0, 0.0])
+    1.0
+    """
+    values = _rounded(_numbers(differences, least=1))
+    values = values[values != 0]
+    if not len(values):
+        return 1.0
+    everything = len(values) <= 13
+    if everything:
+        flips = 1 - 2 * ((np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1)
+        sums = flips @ values
+    else:
+        random = np.random.default_rng(seed)
+        sums = np.array([values[random.random(len(values)) < 0.5].sum() for _ in range(draws)]) * 2 - values.sum()
+    reached = int((np.abs(sums) >= abs(values.sum()) - 1e-9).sum())
+    return reached / len(sums) if everything else (reached + 1) / (draws + 1)
+
+
 def compare(
     a: ArrayLike,
     b: ArrayLike,
-    test_share: float,
+    test_share: float | None,
     names: tuple[str, str],
     metric: str = "accuracy",
     units: Sequence[Hashable] | None = None,
@@ -247,6 +273,9 @@ def compare(
     the squared error for the Brier score), `groups` the patient. Repeats of a bag are averaged first. An AUC is no mean
     over bags: leave the table out, and there is no interval.
 
+    Without a `test_share` all values come from one test set, and only training differs: then p is that of `sign_flips` over
+    its bags, for runs on the same bags are no new evidence.
+
     >>> compare([0.5, 1.0], [0.5, 0.5], 0.5, ("SC", "no SC"), units="wxyz", correct_a=[1, 0, 1, 1],
     ...         correct_b=[1, 0, 1, 0]).sentence()
     'SC changed accuracy by +0.250 compared with no SC (95 % interval +0.000 to +0.750): no difference that this data can
@@ -256,6 +285,12 @@ def compare(
     tables = [table is not None for table in (units, correct_a, correct_b)]
     if any(tables) and not all(tables):
         raise DataError("units, correct_a and correct_b belong together: all of them, or none.")
+    if test_share is not None:
+        p = corrected_t(differences, test_share)
+    elif units is None:
+        raise DataError("one test set is compared over its bags: units, correct_a and correct_b are needed.")
+    else:
+        p = sign_flips(_mean_by_bag(units, _differences(correct_a, correct_b)), seed=seed)
     return Comparison(
         a=names[0],
         b=names[1],
@@ -263,7 +298,7 @@ def compare(
         mean_a=mean_sd(a).mean,
         mean_b=mean_sd(b).mean,
         delta=float(differences.mean()),
-        p=corrected_t(differences, test_share),
+        p=p,
         signed_rank=wilcoxon(a, b),
         interval=None
         if units is None
@@ -271,11 +306,16 @@ def compare(
     )
 
 
-def _interval_over_bags(units: Sequence[Hashable], earned: Array, groups: Groups | None, seed: int) -> Interval:
+def _mean_by_bag(units: Sequence[Hashable], earned: Array) -> Array:
+    """Repeats of a bag are averaged."""
     if len(units) != len(earned):
         raise DataError(f"{len(units)} units for {len(earned)} predictions: one for every prediction is needed.")
     codes = _codes(units, len(earned))
-    mean = np.bincount(codes, earned) / np.bincount(codes)
+    return np.bincount(codes, earned) / np.bincount(codes)
+
+
+def _interval_over_bags(units: Sequence[Hashable], earned: Array, groups: Groups | None, seed: int) -> Interval:
+    mean = _mean_by_bag(units, earned)
     if groups is None:
         return bootstrap_interval(mean, seed=seed)
     if len(groups) != len(units):

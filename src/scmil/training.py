@@ -86,7 +86,7 @@ def fit(
         raise OptionError(
             f"patience = {recipe.patience}: without a validation part there is no best epoch to wait for."
         )
-    weights = None if class_weights is None else _checked_weights(class_weights, labels_of(train))
+    weights = None if class_weights is None else checked_weights(class_weights, labels_of(train))
     with own_randomness(), memory_is_kept(), _on(model, device):
         optimiser = make_optimiser(recipe, [(p, p.ndim > 1) for p in model.parameters() if p.requires_grad])
         loader = Loader(room=None if recipe.epochs > 1 else 0)  # nothing is kept that is not read again
@@ -135,7 +135,26 @@ def check_labels(bags: Sequence[Bag]) -> None:
         raise DataError(f"bags without a label: {', '.join(unlabelled[:5])}{' …' * (len(unlabelled) > 5)}.")
 
 
-def _checked_weights(weights: Sequence[float], labels: Sequence[int | None]) -> tuple[float, ...]:
+def weigh_classes(
+    asked: str | Sequence[float] | None, labels: Sequence[int | None], classes: int
+) -> list[float] | None:
+    """The weight of each class; `balanced` gives all the same say: bags / (classes x bags of the class).
+
+    >>> weigh_classes("balanced", [0, 0, 0, 1], classes=2)
+    [0.6666666666666666, 2.0]
+    """
+    if asked is None or not isinstance(asked, str):
+        return None if asked is None else list(asked)
+    if asked != "balanced":
+        raise OptionError(f"class weights {asked!r}: 'balanced', or a number for each class.")
+    counts = [sum(label == number for label in labels) for number in range(classes)]
+    if 0 in counts:
+        raise OptionError(f"class weights 'balanced': no training bag is of class {counts.index(0)}.")
+    return [len(labels) / (classes * count) for count in counts]
+
+
+def checked_weights(weights: Sequence[float], labels: Sequence[int | None]) -> tuple[float, ...]:
+    """Refuse weights that are not one positive number a class."""
     classes = 1 + max(label or 0 for label in labels)
     if len(weights) < classes or not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise OptionError(

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from scmil import Recipe, build_model, fit, predict
 from scmil.bag_files import DTYPES, FORMAT, check_dtype, map_features, read_bag, read_header, write_bag
 from scmil.bags import Bag
 from scmil.errors import BagError, DataError, OptionError
@@ -288,3 +289,18 @@ def test_what_cannot_be_mapped_is_refused_with_the_way_out(tmp_path: Path) -> No
         map_features(empty)
     with pytest.raises(DataError, match="there is no such file"):
         map_features(tmp_path / "absent.h5")
+
+
+def test_a_bag_that_would_fill_the_memory_stays_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, features = tmp_path / "huge.h5", torch.randn(20, 8)
+    write_bag(Bag("huge", features), path)
+    monkeypatch.setattr("scmil.bag_files.LARGEST_NUMBERS", 100)
+    huge = read_bag(path, label=1).features
+    assert huge.dtype == torch.float16
+    assert torch.equal(huge, features.half())
+    model = build_model(8, 2, "abmil-gated", embed=[4], seed=0)
+    fitted = torch.stack([predict(model, [Bag("huge", x)])[0] for x in (huge, features.half().float())])
+    assert torch.equal(fitted[0], fitted[1])
+    fit(model, [Bag("huge", huge, label=1)], recipe=Recipe(epochs=1))  # trains as it is
+    monkeypatch.setattr("scmil.bag_files.LARGEST_NUMBERS", 1000)
+    assert read_bag(path).features.dtype == torch.float32

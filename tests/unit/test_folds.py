@@ -127,6 +127,25 @@ def test_folds_of_unequal_size_count_their_own_steps() -> None:
     assert_folds_are_fits(builder("abmil"), SHORT, splits)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_classes_are_weighed_alike(jobs: int) -> None:
+    build, weights = builder("abmil-gated"), [[1.0, 5.0], [2.0, 0.5], [1.0, 1.0]]
+    models = [build(fold) for fold in range(3)]
+    history = fit_folds(models, some_bags(), SPLITS, SHORT, seed=1, standardise=False, jobs=jobs, class_weights=weights)
+    for fold, model in enumerate(models):
+        alone = build(fold)
+        train = [some_bags()[i] for i in SPLITS[fold].train]
+        losses = fit(alone, train, recipe=SHORT, seed=1, class_weights=weights[fold]).train_loss
+        assert_alike(model, alone)
+        np.testing.assert_allclose(history.train_loss[:, fold], losses, rtol=1e-6)
+
+
+def test_class_weights_need_a_row_a_fold() -> None:
+    build = builder("abmil")
+    with pytest.raises(OptionError, match="class_weights: 1 rows for 3 splits"):
+        fit_folds([build(fold) for fold in range(3)], some_bags(), SPLITS, SHORT, class_weights=[[1.0, 2.0]])
+
+
 def test_two_processes_say_what_one_says() -> None:
     build = builder("abmil-gated", "sparse-coding")
     one, two = ([build(fold) for fold in range(3)] for _ in range(2))

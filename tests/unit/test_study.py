@@ -130,6 +130,18 @@ def test_a_cross_validation_goes_with_a_model_that_has_no_test_part(tmp_path: Pa
     assert "Cross-validation (1 x 2 folds, patients)" in (tmp_path / "model/MODEL_CARD.md").read_text()
 
 
+def test_a_cross_validation_weighs_classes_too(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    said = {}
+    for weights in (None, [1.0, 30.0]):
+        trained = study.train(data, tmp_path / f"model {weights}", **QUICK, folds=2, class_weights=weights)
+        cell = next((trained.out / "cross-validation" / "cells").iterdir())
+        predictions = rows(cell / "predictions.csv")
+        said[str(weights)] = np.mean([float(row["p1"]) for row in predictions])
+    assert said["[1.0, 30.0]"] > said["None"] + 0.05
+
+
 def test_a_table_is_standardised_and_so_are_new_bags(tmp_path: Path) -> None:
     bags = cohort(24, 2)
     x = torch.cat([bag.features for bag in bags]).numpy() * [1, 100, 1, 1, 1, 1, 1, 1] + 1000
@@ -152,7 +164,6 @@ def test_a_table_is_standardised_and_so_are_new_bags(tmp_path: Path) -> None:
         ({"aggregator": "logistic-mean-max"}, "an arm of `scmil compare`"),
         ({"recipe": "papr"}, "unknown recipe 'papr'"),
         ({"class_weights": "heavy"}, "class weights 'heavy': 'balanced', or a number for each class."),
-        ({"class_weights": "balanced", "folds": 2}, "--class-weights and --folds"),
         ({"test": 0.9, "valid": 0.5}, "shares between 0 and 1"),
         ({"device": "abacus"}, "device = 'abacus' cannot be used here"),
     ],

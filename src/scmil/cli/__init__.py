@@ -48,5 +48,7 @@ def main() -> None:
 
 
 # The order here is the order in `scmil --help`: from pixels to report.
-for _room in ("slides", "bags", "demo", "learning", "looking"):
+for _room in (
+    "slides", "bags", "demo", "learning", "seeing_maps", "seeing_locate", "seeing_atoms", "seeing_view", "looking",
+):  # fmt: skip
     import_module(f"{__name__}.{_room}")

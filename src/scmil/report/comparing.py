@@ -30,7 +30,7 @@ class Compared:
     protocol: str
     accuracy: Comparison
     auc: DeLong | None  # of the mean probability over repeats; two classes only
-    holm_p: float  # the signed-rank test over folds, corrected over the data sets
+    holm_p: float  # the signed-rank test over folds, corrected over the data sets; NaN for one test set
     published: float  # the same difference in the published numbers, or NaN
 
     @property
@@ -83,19 +83,16 @@ class Worth(NamedTuple):
 
 
 def compare_arms(run: Run) -> list[Compared]:
-    """All comparisons that the run's arms name, where both have a result and there are folds to compare them over."""
+    """All comparisons that the run's arms name, where both have a result."""
     compared: list[Compared] = []
     for protocol in run.protocols:
         for arm, against in run.arms:
             pairs = [(Key(arm, dataset, protocol), Key(against or "", dataset, protocol)) for dataset in run.datasets]
-            alike = [
-                compare_pair(run, a, b)
-                for a, b in pairs
-                if b in run.results and a in run.results and run.results[a].folds > 1
-            ]
-            if alike:
+            alike = [compare_pair(run, a, b) for a, b in pairs if b in run.results and a in run.results]
+            if alike and run.has_folds:
                 corrected = significance.holm([each.accuracy.signed_rank.p for each in alike])
-                compared += [replace(each, holm_p=float(p)) for each, p in zip(alike, corrected)]
+                alike = [replace(each, holm_p=float(p)) for each, p in zip(alike, corrected)]
+            compared += alike
     return compared
 
 
@@ -112,7 +109,7 @@ def compare_pair(run: Run, a: Key, b: Key) -> Compared:
     comparison = significance.compare(
         [folds_a[place] for place in places],
         [folds_b[place] for place in places],
-        test_share=1 / run.results[a].folds,
+        test_share=1 / run.results[a].folds if run.has_folds else None,
         units=bags_a.bags.tolist(),
         correct_a=_correct(bags_a),
         correct_b=_correct(bags_b),

@@ -82,12 +82,16 @@ def comparisons(run: Run, compared: Sequence[Compared]) -> Markup | None:
     if not compared:
         return None
     explained = (
-        "Δ accuracy: 95 % interval by bootstrap over bags. Δ AUC: DeLong's test on each bag's mean probability over repeats. "
         "Corrected p: Nadeau and Bengio's t-test over folds, which allows for folds that share bags; judge by this one. "
         "Wilcoxon p: signed-rank test over folds, corrected by Holm over the data sets; it takes folds for independent, so "
         f"it is too sure. Effect: rank-biserial correlation, {MINUS}1 to 1."
+        if run.has_folds
+        else "Corrected p: there is one test set, and runs on the same bags are no new evidence, so it is a permutation test "
+        f"over the bags of the test set. Effect: rank-biserial correlation over the runs, {MINUS}1 to 1."
     )
-    parts = [element("p", explained, class_="note")]
+    intervals = "Δ accuracy: 95 % interval by bootstrap over bags."
+    aucs = "Δ AUC: DeLong's test on each bag's mean probability over repeats."
+    parts = [element("p", f"{intervals} {aucs} {explained}", class_="note")]
     for protocol in run.protocols:
         if here := [each for each in compared if each.protocol == protocol]:
             parts.append(element("h3", f"Protocol “{protocol}” ", badge(protocol)))

@@ -132,6 +132,11 @@ class Run:
         return [name for name in self.protocols if name != TUNED]
 
     @property
+    def has_folds(self) -> bool:
+        """Whether bags were tested in turn; otherwise one test set was kept apart, and only training was repeated."""
+        return all(result.folds > 1 for result in self.results.values())
+
+    @property
     def finished(self) -> list[Cell]:
         """The cells whose every protocol has a result."""
         return [

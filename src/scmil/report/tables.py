@@ -160,5 +160,9 @@ def comparisons_for_terminal(run: Run, compared: Sequence[Compared] | None = Non
         if each.protocol in run.honest
     ]
     columns = ("", "data set", "protocol", "Δ accuracy", "p", "p Wilcoxon")
-    note = "p: Nadeau and Bengio's corrected t-test, which allows for folds that share bags; judge by it."
+    note = (
+        "p: Nadeau and Bengio's corrected t-test, which allows for folds that share bags; judge by it."
+        if run.has_folds
+        else "p: permutation test over the bags of the one test set."
+    )
     return TerminalTable("Comparisons", columns, tuple(rows), note) if rows else None

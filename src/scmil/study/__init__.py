@@ -18,12 +18,14 @@ from scmil.study.predicting import (
     open_bags_to_predict,
     predict_folder,
 )
+from scmil.study.tiles import Scored, score_folder
 from scmil.study.training import Trained, train
 
 __all__ = [
     "Comparison",
     "Data",
     "Predicted",
+    "Scored",
     "Trained",
     "are_slides",
     "check_contract",
@@ -35,5 +37,6 @@ __all__ = [
     "open_bags_to_predict",
     "open_data",
     "predict_folder",
+    "score_folder",
     "train",
 ]

@@ -58,8 +58,6 @@ def predict_folder(
 
     A bag that cannot be read is written down in `failures.csv` beside `out`, and the others go on.
     """
-    import torch
-
     from scmil.training import predict
     from scmil.work import Ledger
 
@@ -70,10 +68,7 @@ def predict_folder(
         try:
             bag = bags[position]
             check_contract(study, bag, folder)
-            if (scaling := study["scaling"]) is not None:
-                mean, deviation = (torch.tensor(scaling[key], dtype=torch.float64) for key in ("mean", "deviation"))
-                x = bag.features
-                bag = replace(bag, features=(x - mean.to(x.dtype)) / deviation.to(x.dtype))
+            bag = scaled(bag, study)
             [p] = predict(model, [bag], device=device).double().numpy()
         except ShapeError:
             raise
@@ -94,6 +89,17 @@ def predict_folder(
         for failure in [each for each in ledger.read() if each.stage == "predict" and each.slide in good]:
             ledger.clear(failure.slide, failure.stage)
     return Predicted(rows, failed)
+
+
+def scaled(bag: Bag, study: Mapping[str, Any]) -> Bag:
+    """The bag as the model wants it: with the means and deviations of the training, if there are any."""
+    import torch
+
+    if (scaling := study["scaling"]) is None:
+        return bag
+    x = bag.features
+    mean, deviation = (torch.tensor(scaling[key], dtype=torch.float64).to(x.dtype) for key in ("mean", "deviation"))
+    return replace(bag, features=(x - mean) / deviation)
 
 
 def _row(study: Page, bag: Bag, p: Numbers) -> Page:

@@ -65,6 +65,8 @@ def train(
     threshold is chosen on the validation part. With `folds`, a cross-validation says how good such models are, and the
     model itself learns from all bags but the validation part.
     """
+    from scmil.training import weigh_classes
+
     out = Path(out)
     training = {"recipe": recipe, "patience": patience, "epochs": epochs}
     weights = class_weights if class_weights is None or isinstance(class_weights, str) else list(class_weights)
@@ -84,10 +86,9 @@ def train(
     }
     if aggregator == baseline.NAME:
         raise OptionError(f"aggregator {baseline.NAME!r} is an arm of `scmil compare`; a model to keep is a network.")
-    if folds and class_weights is not None:
-        raise OptionError("--class-weights and --folds: a cross-validation has no class weights yet. Leave one out.")
     split = _split(data.bags, valid, None if folds else test, seed)
-    _weights(weights, data.bags)  # refused before anything is written, as the model and its recipe are
+    # All of these are refused before anything is written.
+    weigh_classes(weights, data.bags.labels, len(data.bags.classes))
     check_model(settings["model"])
     work = _Work(data, out, settings, recipe_of(settings), split, progress)
     if not _is_finished(out, settings, resume):
@@ -108,7 +109,7 @@ class _Work:
 def _train(work: _Work, facts: Survey) -> None:
     """Fit, predict all bags, and write the folder."""
     from scmil.model_files import save_model
-    from scmil.training import fit, predict
+    from scmil.training import fit, predict, weigh_classes
 
     write_json(work.out / BEGUN, work.settings)
     cross = _cross_validate(work) if work.settings["split"]["folds"] else None
@@ -120,7 +121,8 @@ def _train(work: _Work, facts: Survey) -> None:
     history = fit(
         model, bags.subset(split.train), bags.subset(split.valid), work.recipe, seed=settings["seed"],
         progress=told(work.progress, "training, epochs", work.recipe.epochs), checkpoint=work.out / CHECKPOINT,
-        class_weights=_weights(settings["class_weights"], bags.subset(split.train)), device=settings["device"],
+        class_weights=weigh_classes(settings["class_weights"], bags.subset(split.train).labels, len(bags.classes)),
+        device=settings["device"],
     )  # fmt: skip
     p = predict(model, bags, device=settings["device"]).double().numpy()
     labels, inner = np.array(bags.labels, np.int64), list(split.valid)
@@ -188,25 +190,14 @@ def _cross_validate(work: _Work) -> list[Page]:
         "data": work.data.table,
         "protocol": {**own, "seed": settings["seed"], "selection": ["nested"]},
         "model": settings["model"],
-        "training": settings["training"],
+        "training": settings["training"]
+        | {key: settings[key] for key in ("class_weights", "device") if settings[key] not in (None, "cpu")},
     }
     plan = make_plan(document, "cross-validation")
     outcome = experiment.run(plan, work.out / CROSS, jobs=1, progress=work.progress)
     if outcome.failed:
         raise DataError(f"the cross-validation failed: {next(iter(outcome.failed.values()))}")
     return list(read_page(experiment.cell_folder(outcome.out, plan.cells[0]) / experiment.RESULT)["rows"])
-
-
-def _weights(asked: str | Sequence[float] | None, train: BagSet) -> list[float] | None:
-    """`balanced` gives each class the same say: bags / (classes x bags of the class)."""
-    if asked is None:
-        return None
-    if not isinstance(asked, str):
-        return list(asked)
-    if asked != "balanced":
-        raise OptionError(f"class weights {asked!r}: 'balanced', or a number for each class.")
-    counts = np.bincount(np.array(train.labels, np.int64), minlength=len(train.classes))
-    return (len(train) / (len(counts) * counts)).tolist()
 
 
 def _history_rows(history: Mapping[str, Sequence[float]]) -> list[Page]:

@@ -1,0 +1,1 @@
+"""What the atoms have learned: scmil atlas and scmil pca."""

@@ -1,0 +1,1 @@
+"""Slides and models in the browser: scmil view."""

@@ -1,0 +1,103 @@
+"""Score every tile of a folder of bags with a model that was trained here, one file a slide."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scmil.errors import ScmilError, ShapeError
+from scmil.files import write_atomically
+from scmil.study.pages import read_page
+from scmil.study.predicting import check_contract, load_study, scaled
+
+if TYPE_CHECKING:
+    from scmil.bags import BagSet
+    from scmil.scores import ScoreSet
+
+STAGE = "score"
+EVERY = 50  # slides; a stopped run scores so many again at most
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The folder of scores, open, and the slides that failed with their causes."""
+
+    scores: ScoreSet
+    failed: dict[str, str]
+
+
+def score_folder(
+    model: str | Path,
+    bags: BagSet,
+    out: str | Path | None = None,
+    *,
+    device: str = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> Scored:
+    """Score all tiles of all bags; by default into `maps/` of the model's folder. What is there already is kept.
+
+    A bag that cannot be scored is written down in `failures.csv`, and the others go on. Bags made in another way than those
+    of the training are refused.
+    """
+    from scmil.scores import FORMAT, PAGE, open_scores, score_bag, scores_path, write_scores
+    from scmil.work import Ledger
+
+    network, study = load_study(model)
+    network = network.to(device)
+    out = Path(model) / "maps" if out is None else Path(out)
+    about = _about(Path(model), study)
+    slides = _kept(out / PAGE, about)
+    ledger, failed = Ledger(out), {}
+    for position, id in enumerate(bags.ids):
+        if id not in slides or not scores_path(out, id).is_file():
+            try:
+                bag = bags[position]
+                check_contract(study, bag, model)
+                scores = score_bag(network, scaled(bag, study), tuple(study["classes"]), study["threshold"])
+            except ShapeError:
+                raise
+            except (ScmilError, OSError) as error:
+                failed[id] = str(error)
+                ledger.add(id, STAGE, str(error))
+            else:
+                write_scores(scores, out)
+                ledger.clear(id, STAGE)
+                slides[id] = {
+                    "label": scores.label,
+                    "patient": scores.patient,
+                    "tiles": len(scores),
+                    "probabilities": [round(float(p), 7) for p in scores.probabilities],
+                    "predicted": scores.predicted,
+                    "effective_tiles": round(scores.effective_tiles, 2),
+                }
+        if (position + 1) % EVERY == 0 or position + 1 == len(bags):
+            page = {"format": FORMAT, **about, "slides": slides}
+            write_atomically(out / PAGE, (json.dumps(page, indent=1) + "\n").encode())
+        if progress:
+            progress(position + 1)
+    if not slides:
+        raise ScmilError(f"none of the {len(bags)} slides could be scored. The causes are in {out / 'failures.csv'}.")
+    return Scored(open_scores(out), failed)
+
+
+def _about(model: Path, study: dict[str, Any]) -> dict[str, Any]:
+    page = read_page(model / "model.json")
+    return {
+        "model": model.resolve().name,
+        "model_sha256": page["sha256"],
+        "spec": page["model"],
+        "classes": list(study["classes"]),
+        "threshold": study["threshold"],
+        "split": study["split"],
+    }
+
+
+def _kept(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """The slides that this very model has scored already."""
+    if not path.is_file():
+        return {}
+    page = read_page(path)
+    return dict(page["slides"]) if page.get("model_sha256") == about["model_sha256"] else {}
