@@ -36,6 +36,7 @@ RESULT = "result.json"
 # Numbers of all bags times folds. Below, all folds train at once on bags in memory; above, one fold after the other on
 # bags that are read when they are needed: a step on a slide is long enough to keep a processor busy by itself.
 LARGE = 500_000_000
+USUAL = {"device": "cpu", "precision": "float32"}
 COSTS = ("parameters", "multiply_adds", "seconds", "memory_mib", "density")
 Progress = Callable[[str, int, int], None]  # cell, epochs done, epochs in all
 
@@ -377,8 +378,9 @@ def _train(work: _Work, kind: str, protocols: list[str], progress: Callable[[int
     ]
     if kind == "full":  # there is no validation part to be patient about
         recipe = replace(recipe, patience=None)
-    elsewhere = settings["training"].get("device", "cpu") != "cpu"  # one model at a time keeps a GPU busy
-    one_by_one = work.facts.numbers * len(flat) > LARGE or recipe.patience is not None or elsewhere
+    # One model at a time keeps a GPU busy, and short products are for slides.
+    otherwise = any(settings["training"].get(key, usual) != usual for key, usual in USUAL.items())
+    one_by_one = work.facts.numbers * len(flat) > LARGE or recipe.patience is not None or otherwise
     train = _fold_by_fold if one_by_one else _all_at_once
     scored, history = train(work, kind, protocols, models, flat, recipe, progress)
     return _Training(
@@ -420,7 +422,7 @@ def _fold_by_fold(
     from scmil.survey import scaled, streamed_moments
     from scmil.training import fit, predict
 
-    look, device = "test-tuned" in protocols, work.cell.settings["training"].get("device", "cpu")
+    look, how = "test-tuned" in protocols, USUAL | work.cell.settings["training"]
     scored: list[Scored] = []
     losses = np.full((recipe.epochs, len(flat)), np.nan)
     for place, (repeat, fold, split) in enumerate(flat):
@@ -440,7 +442,7 @@ def _fold_by_fold(
             model, bags.subset(split.train), bags.subset(split.valid) if split.valid else None, recipe,
             seed=work.cell.settings["protocol"]["seed"], progress=tell,
             checkpoint=None if look else work.folder / "checkpoints" / f"{kind}-{place}.safetensors",
-            class_weights=work.class_weights(split), device=device,
+            class_weights=work.class_weights(split), device=how["device"], precision=how["precision"],
         )  # fmt: skip
         losses[: len(history.train_loss), place] = history.train_loss
         p = np.stack(said or [_said(model, bags, split, work.classes, predict)])

@@ -30,11 +30,16 @@ BLOCK_NUMBERS = 2**18
 
 
 class Form(NamedTuple):
-    """The choices that are not learned. `relative` bounds lambda within fractions of `max_j |(D^T x)_j|`."""
+    """The choices that are not learned. `relative` bounds lambda within fractions of `max_j |(D^T x)_j|`.
+
+    With `low`, such as bfloat16, products and codes are in that precision; rows are normalised, and the gradients of all
+    parameters added up, in that of the parameters.
+    """
 
     layers: int
     relative: tuple[float, float] | None
     normalise: bool
+    low: torch.dtype | None = None
 
 
 def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool:
@@ -55,10 +60,13 @@ def fused_sparse_coding(x: Tensor, D: Tensor, log_mu: Tensor, network: Sequence[
 
     x is (n, p), or (models, n, p) with a first axis of models in all the others too.
     """
+    if torch.is_autocast_enabled(x.device.type):  # `form` says what is rounded; nothing else is to be
+        with torch.autocast(x.device.type, enabled=False):
+            return fused_sparse_coding(x, D, log_mu, network, form)
     inputs = (x, D, log_mu, *network)
     if in_transform():
         return _Mapped.apply(form, *inputs)[0]
-    small = D.ndim == 2 and is_small(x)
+    small = D.ndim == 2 and is_small(x) and x.dtype == D.dtype
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         return (Small if small else _Fused).apply(form, *inputs)
     if small:
@@ -74,14 +82,15 @@ def in_transform() -> bool:
 # ---------------------------------------------------------------------------------------------------------- the kernel
 
 
-def _forward(form: Form, keep: bool, x: Tensor, D: Tensor, log_mu: Tensor, *network: Tensor) -> tuple[Tensor, ...]:
+def _forward(form: Form, keep: bool, x: Tensor, D: Tensor, log_mu: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
     """The codes, then what backward needs: W, W_t, and for each block what `_forward_rows` keeps."""
     *batch, n, p = x.shape
     m = D.shape[-1]
-    step = torch.exp(-log_mu)[..., None, None]
+    low, step = form.low or D.dtype, torch.exp(-log_mu)[..., None, None]
     W = torch.mul(D, step, out=D.new_empty(D.shape))  # row by row, also where a stack of D lies column by column
     W_t = _transition(D, W) if gram_is_cheaper(n, p, m, form.layers, keep) else D.new_empty((*batch, 0, 0))
-    alpha, kept, room = x.new_empty(*batch, n, m), [], _room(x, m, wide=1, narrow=3)
+    W, W_t, D, *network = (tensor.to(low) for tensor in (W, W_t, D, *weights))
+    alpha, kept, room = x.new_empty(*batch, n, m, dtype=low), [], _room(x, D, wide=1, narrow=3)
     for rows in _blocks(n, m):
         kept += _forward_rows(form, keep, x[..., rows, :], alpha[..., rows, :], D, step, network, W, W_t, room)
     return alpha, W, W_t, *kept
@@ -95,6 +104,7 @@ def _forward_rows(
     x_room, drive, v_room, other = _first_rows(room, x.shape[-2])
     if form.normalise:
         x, _ = _normalised(x, x_room)
+    x, step = x.to(W.dtype), step.to(W.dtype)
     hidden = _lambda_network(x, network)
     torch.matmul(x, W, out=drive)  # W_e x, the same in every layer
     peak, where, t = _threshold(hidden[-1], drive, step, form, other)
@@ -106,14 +116,14 @@ def _forward_rows(
     for layer in range(later):
         layer = layer if keep else 0
         a = codes[..., layer, :, :]
-        torch.sub(v, torch.clamp(v, lowest, t, out=a), out=a)  # Eq. (3) in two passes: v - clip(v, -t, t)
+        _shrink(v, lowest, t, out=a)
         if gram:
             v = _add_product(drive, a, W_t, out=v_room)
         else:
             # Not into `residuals` directly: a product that writes into a stack with gaps is done model by model.
             r = torch.sub(x, a @ D.mT, out=residuals[..., layer + 1, :, :])
             v = _add_product(a, r, W, out=v_room)
-    torch.sub(v, torch.clamp(v, lowest, t, out=alpha), out=alpha)
+    _shrink(v, lowest, t, out=alpha)
     return [peak, where, codes, residuals, *hidden] if keep else []
 
 
@@ -123,9 +133,10 @@ def _backward(form: Form, inputs: int, wanted: bool, g: Tensor, *saved: Tensor) 
     alpha, W, W_t, *kept = saved[inputs:]
     step = torch.exp(-log_mu)[..., None, None]
     g_x = torch.empty_like(x) if wanted else x.new_empty(*x.shape[:-2], 0, x.shape[-1])
-    g_W, g_W_t, g_log_mu = (torch.zeros_like(part) for part in (D, W_t, log_mu))
+    g_W, g_W_t, g_log_mu = (torch.zeros_like(part, dtype=D.dtype) for part in (D, W_t, log_mu))
     g_network = [torch.zeros_like(part) for part in network]
-    per_block, room = 4 + len(network) // 2, _room(x, D.shape[-1], wide=2, narrow=4)
+    D_low, *network = (tensor.to(W.dtype) for tensor in (D, *network))
+    per_block, room = 4 + len(network) // 2, _room(x, D_low, wide=2, narrow=4)
     for index, rows in enumerate(_blocks(*alpha.shape[-2:])):
         part = kept[index * per_block : (index + 1) * per_block]
         g_rows, x_rows, alpha_rows, out = (tensor[..., rows, :] for tensor in (g, x, alpha, g_x))
@@ -135,7 +146,7 @@ def _backward(form: Form, inputs: int, wanted: bool, g: Tensor, *saved: Tensor) 
             x_rows,
             alpha_rows,
             out,
-            D,
+            D_low,
             step,
             network,
             W,
@@ -149,6 +160,7 @@ def _backward(form: Form, inputs: int, wanted: bool, g: Tensor, *saved: Tensor) 
         )
     if not W_t.numel():
         return g_x, g_W.mul_(step), g_log_mu, *g_network
+    W = D * step if W.dtype != D.dtype else W
     _add_product(g_W, D, g_W_t, alpha=-1, out=g_W)
     g_log_mu -= (g_W * W).sum((-2, -1))
     g_D = _add_product(g_W * step, W, g_W_t.mT, alpha=-1)
@@ -171,6 +183,7 @@ def _backward_rows(
     gram, lam = bool(W_t.numel()), hidden[-1]
     if form.normalise:
         x, scale = _normalised(x, x_room)
+    x, g, step = (tensor.to(W.dtype) for tensor in (x, g, step))
     g_vs, g_rs = g.new_empty(*residuals.shape[:-1], g.shape[-1]), torch.empty_like(residuals)
     a, g_t = alpha, torch.zeros_like(lam)
     g_drive.zero_()
@@ -180,7 +193,7 @@ def _backward_rows(
         a = codes[..., layer, :, :]
         if gram:
             g_drive += g_v
-            _add_product(g_W_t, a.mT, g_v, out=g_W_t)
+            _accumulate(g_W_t, a.mT, g_v)
             g = torch.matmul(g_v, W_t.mT, out=g_room)
         else:
             g_rs[..., layer + 1, :, :] = g_r = torch.matmul(g_v, D.mT, out=wide)
@@ -189,7 +202,7 @@ def _backward_rows(
     _through_shrinkage(g, a, g_t, g_v, sign)
     if form.relative is None:
         g_lam = g_t * step
-        g_log_mu -= (g_lam * lam).sum((-2, -1))
+        g_log_mu -= (g_lam * lam).sum((-2, -1), dtype=g_log_mu.dtype)
     else:
         # t = fraction * peak. The first codes are the drive with all magnitudes lowered alike: at the peak, the same sign.
         low, high = form.relative
@@ -198,14 +211,16 @@ def _backward_rows(
     g_hidden = _lambda_network_backward(g_lam, x, hidden, network, g_network)
     if gram:
         g_drive += g_v
-        _add_product(g_W, x.mT, g_drive, out=g_W)
+        _accumulate(g_W, x.mT, g_drive)
     else:
         g_rs[..., 0, :, :] = torch.matmul(g_v, D.mT, out=wide)
-        g_log_mu -= (residuals * g_rs).sum((-3, -2, -1)) * step[..., 0, 0]
-        _add_product(g_W.mT, _rows_of_all(g_vs).mT, _rows_of_all(residuals), out=g_W.mT)
-        _add_product(g_W.mT, _rows_of_all(codes).mT, _rows_of_all(g_rs[..., 1:, :, :]), alpha=-1, out=g_W.mT)
+        g_log_mu -= (residuals * g_rs).sum((-3, -2, -1), dtype=g_log_mu.dtype) * step[..., 0, 0]
+        _accumulate(g_W.mT, _rows_of_all(g_vs).mT, _rows_of_all(residuals))
+        _accumulate(g_W.mT, _rows_of_all(codes).mT, _rows_of_all(g_rs[..., 1:, :, :]), alpha=-1)
     if not g_x.numel():
         return
+    rows_of_x = g_x
+    g_x = g_x if g_x.dtype == x.dtype else torch.empty_like(x)
     if form.normalise:  # the scale goes into the narrow factors, so that the wide gradient is passed over less often
         step, g_drive, g_hidden = step * scale, g_drive.mul_(scale), g_hidden.mul_(scale)
     if gram:
@@ -216,11 +231,19 @@ def _backward_rows(
     if form.normalise:
         along = torch.mul(g_x, x, out=wide).mean(-1, keepdim=True)
         g_x.sub_(g_x.mean(-1, keepdim=True)).addcmul_(x, along, value=-1)
+    if rows_of_x is not g_x:
+        rows_of_x.copy_(g_x)
 
 
 def _rows_of_all(layers: Tensor) -> Tensor:
     """(..., layers, n, width) as (..., layers n, width)"""
     return layers.flatten(-3, -2)
+
+
+def _shrink(v: Tensor, lowest: Tensor, t: Tensor, out: Tensor) -> None:
+    """Eq. (3) as `v - clip(v, -t, t)`; two comparisons take a quarter of the time of torch's clamp."""
+    torch.minimum(torch.maximum(v, lowest, out=out), t, out=out)
+    torch.sub(v, out, out=out)
 
 
 def _through_shrinkage(g: Tensor, a: Tensor, g_t: Tensor, g_v: Tensor, sign: Tensor) -> None:
@@ -232,19 +255,24 @@ def _through_shrinkage(g: Tensor, a: Tensor, g_t: Tensor, g_v: Tensor, sign: Ten
 
 def _normalised(x: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
     """Zero mean and unit variance for each row, and what it was multiplied by; written into the room that is given."""
+    if x.dtype != room.dtype:
+        x = room.copy_(x)
     x = torch.sub(x, x.mean(-1, keepdim=True), out=room)
     scale = torch.rsqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(TINY))
     return x.mul_(scale), scale
 
 
-def _room(x: Tensor, m: int, wide: int, narrow: int) -> list[Tensor]:
+def _room(x: Tensor, D: Tensor, wide: int, narrow: int) -> list[Tensor]:
     """Memory for a block of `wide` matrices like x and `narrow` ones like the codes, used again by the next block.
 
-    Fresh memory costs more than the arithmetic in it: the system hands it out page by page.
+    Fresh memory costs more than the arithmetic in it: the system hands it out page by page. The first is for normalised
+    rows, which are not of less than single precision.
     """
+    m = D.shape[-1]
     rows = min(x.shape[-2], _block_rows(m))
     shapes = [(*x.shape[:-2], rows, width) for width, count in ((x.shape[-1], wide), (m, narrow)) for _ in range(count)]
-    return [x.new_empty(shape) for shape in shapes]
+    first = torch.promote_types(D.dtype, torch.float32) if D.dtype != x.dtype or D.dtype.itemsize < 4 else D.dtype
+    return [D.new_empty(shape, dtype=first if place == 0 else D.dtype) for place, shape in enumerate(shapes)]
 
 
 def _first_rows(room: Sequence[Tensor], rows: int) -> list[Tensor]:
@@ -286,7 +314,7 @@ def _lambda_network_backward(
     """Add to the gradients of weights and biases; return that before the first Softplus."""
     for layer in reversed(range(len(hidden))):
         g = g * torch.expm1(-hidden[layer]).neg_()  # Softplus' derivative from its value: 1 - exp(-y)
-        _add_product(g_network[2 * layer], g.mT, hidden[layer - 1] if layer else x, out=g_network[2 * layer])
+        _accumulate(g_network[2 * layer], g.mT, hidden[layer - 1] if layer else x)
         g_network[2 * layer + 1] += g.sum(-2)
         if layer:
             g = g @ network[2 * layer]
@@ -307,6 +335,14 @@ def _add_product(base: Tensor, a: Tensor, b: Tensor, alpha: int = 1, out: Tensor
     return (torch.addmm if a.ndim == 2 else torch.baddbmm)(base, a, b, alpha=alpha, out=out)
 
 
+def _accumulate(total: Tensor, a: Tensor, b: Tensor, alpha: int = 1) -> None:
+    """Add `alpha * a @ b` to a sum over blocks, which is not rounded to the precision of the factors."""
+    if total.dtype == a.dtype:
+        _add_product(total, a, b, alpha, out=total)
+    else:
+        total.add_(a @ b, alpha=alpha)
+
+
 # ------------------------------------------------------------------------------------------------- the kernel in torch
 
 
@@ -324,7 +360,8 @@ class _Fused(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         wanted = ctx.needs_input_grad[1]
-        g_x, *others = _backward(ctx.form, ctx.inputs, wanted, g, *ctx.saved_tensors)
+        with torch.autocast(g.device.type, enabled=False):
+            g_x, *others = _backward(ctx.form, ctx.inputs, wanted, g, *ctx.saved_tensors)
         return None, g_x if wanted else None, *others
 
 

@@ -39,7 +39,11 @@ RECIPE_KEYS = (
     "epochs", "learning_rate", "weight_decay", "betas", "optimiser", "schedule", "final_rate", "decay_weights_only", "clip",
     "patience",
 )  # fmt: skip
-TRAINING_KEYS = ("class_weights", "device")  # of how it is trained, not of the recipe; no defaults, as below
+TRAINING_KEYS = (
+    "class_weights",
+    "device",
+    "precision",
+)  # of how it is trained, not of the recipe; no defaults, as below
 # Which bags, where a data set needs more than its name: no default, so that a plan without them says nothing of them.
 DATA_KEYS = ("labels", "label", "key", "format", "allow_missing", "drop_unlabelled")
 TABLES = (".csv", ".npz", ".svm", ".mat")
@@ -422,10 +426,12 @@ def _check_recipe(settings: Settings, problems: list[str]) -> None:
         recipe_of(settings)
     except (ScmilError, TypeError) as error:
         problems.append(f"[training] {error}")
-    weights, device = (settings["training"].get(key) for key in TRAINING_KEYS)
+    weights, device, precision = (settings["training"].get(key) for key in TRAINING_KEYS)
     numbers = isinstance(weights, list) and all(isinstance(w, (int, float)) and w > 0 for w in weights)
     if weights not in (None, "balanced") and not numbers:
         problems.append(f"[training] class_weights = {weights!r}: 'balanced', or a number above 0 for each class.")
+    if precision not in (None, "float32", "bfloat16"):
+        problems.append(f"[training] precision = {precision!r}: 'float32' or 'bfloat16'.")
     if device is not None and not isinstance(device, str):
         problems.append(f"[training] device = {device!r}: a word such as 'cpu', 'cuda' or 'cuda:1'.")
 

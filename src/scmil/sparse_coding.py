@@ -212,9 +212,10 @@ class SparseCoding(nn.Module):
     def forward(self, x: Float[Tensor, "*n p"]) -> Float[Tensor, "*n m"]:
         if x.ndim != 2:
             return self(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], self.atoms)
-        seen_through = torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
-        if self.fused and len(x) and not seen_through:  # the same numbers, faster
-            form = Form(self.layers, self.relative, self.normalise)
+        if self.fused and len(x) and not torch.compiler.is_compiling():  # the same numbers, faster
+            rounds = torch.is_autocast_enabled(x.device.type)
+            low = torch.get_autocast_dtype(x.device.type) if rounds else None
+            form = Form(self.layers, self.relative, self.normalise, low)
             return fused_sparse_coding(x, self.dictionary, self.log_mu, self.network.weights(), form)
         x = self._normalised(x)
         return unrolled_ista(x, self.dictionary, self.mu, self._lam(x), self.layers)

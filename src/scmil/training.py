@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from scmil.memory import memory_is_kept
 from scmil.metrics import accuracy, auc
 from scmil.model import MILModel
 from scmil.recipes import Recipe, clip_each, make_optimiser
+
+PRECISIONS = ("float32", "bfloat16")  # of products, while training; float32 stands for that of the model
 
 
 @dataclass
@@ -62,6 +64,7 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     class_weights: Sequence[float] | None = None,
     device: str | torch.device = "cpu",
+    precision: str = "float32",
 ) -> History:
     """Train the model on labelled bags, in place. With a validation part, it ends as it was in its best epoch.
 
@@ -70,7 +73,8 @@ def fit(
     unbroken one. `progress` is called with the number of each finished epoch.
 
     `class_weights` multiply the loss of a training bag, one number for each class; validation stays unweighted. The
-    computation is on `device`, and the model ends where it was before.
+    computation is on `device`, and the model ends where it was before. With `precision="bfloat16"` products are computed in
+    that precision while the weights stay in theirs: twice as fast on slides where the processor knows it.
 
     >>> from scmil import build_model
     >>> bags = [Bag(str(i), torch.full((3, 8), float(i % 2)), label=i % 2) for i in range(6)]
@@ -86,12 +90,15 @@ def fit(
         raise OptionError(
             f"patience = {recipe.patience}: without a validation part there is no best epoch to wait for."
         )
+    check_precision(precision)
     weights = None if class_weights is None else checked_weights(class_weights, labels_of(train))
     with own_randomness(), memory_is_kept(), _on(model, device):
         optimiser = make_optimiser(recipe, [(p, p.ndim > 1) for p in model.parameters() if p.requires_grad])
         loader = Loader(room=None if recipe.epochs > 1 else 0)  # nothing is kept that is not read again
-        run = _Run(model, optimiser, History(), best=None, loader=loader, class_weights=weights)
-        identity = _identity(model, train, valid, recipe, seed, weights)
+        run = _Run(model, optimiser, History(), best=None, loader=loader, class_weights=weights, precision=precision)
+        identity = _identity(
+            model, train, valid, recipe, seed, (weights, precision) if precision != PRECISIONS[0] else weights
+        )
         file = None if checkpoint is None else _Checkpoint(Path(checkpoint), identity)
         start = file.load_into(run) if file else 0
         for epoch in range(start, recipe.epochs):
@@ -216,6 +223,7 @@ class _Run:
     best: dict[str, Tensor] | None
     loader: Loader
     class_weights: tuple[float, ...] | None
+    precision: str
 
 
 def _train_epoch(run: _Run, train: Sequence[Bag], recipe: Recipe, seed: int, epoch: int) -> float:
@@ -228,7 +236,8 @@ def _train_epoch(run: _Run, train: Sequence[Bag], recipe: Recipe, seed: int, epo
             group["lr"] = recipe.rate(epoch, epoch * len(train) + step)
         optimiser.zero_grad(set_to_none=True)
         label = int(bag.label or 0)
-        loss = model.loss(_said(forward, model, bag), label)
+        with _rounded(run.precision, model):
+            loss = model.loss(_said(forward, model, bag), label)
         if run.class_weights is not None:
             loss = loss * run.class_weights[label]
         loss.backward()
@@ -237,6 +246,19 @@ def _train_epoch(run: _Run, train: Sequence[Bag], recipe: Recipe, seed: int, epo
         optimiser.step()
         total += loss.item()
     return total / len(train)
+
+
+def _rounded(precision: str, model: MILModel) -> AbstractContextManager[Any]:
+    """Products in bfloat16, if asked; weights, sums over rows and the loss stay as they are."""
+    if precision == PRECISIONS[0]:
+        return nullcontext()
+    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16)
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a precision that nothing is trained in."""
+    if precision not in PRECISIONS:
+        raise OptionError(f"precision = {precision!r}: one of {', '.join(PRECISIONS)}.")
 
 
 def _patience_is_over(history: History, recipe: Recipe) -> bool:
@@ -286,12 +308,12 @@ def _or_zero(value: float) -> float:
 
 def _identity(
     model: MILModel, train: Sequence[Bag], valid: Sequence[Bag] | None, recipe: Recipe, seed: int,
-    weights: tuple[float, ...] | None,
+    more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """What must be equal for a checkpoint to belong to this training."""
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     bags = [[ids_of(part), labels_of(part)] for part in (train, valid or [])]
-    digest = hashlib.sha256(json.dumps([shapes, model.spec, bags, weights], default=str).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([shapes, model.spec, bags, more], default=str).encode()).hexdigest()
     return {"recipe": json.loads(json.dumps(asdict(recipe))), "seed": seed, "model_and_bags": digest}
 
 

@@ -116,13 +116,49 @@ def test_torch_compile_gives_the_same() -> None:
     torch.testing.assert_close(compiled(x), layer(x))
 
 
-def test_autocast_keeps_codes_and_thresholds_in_float32() -> None:
-    layer, x = SparseCoding(64), torch.randn(200, 64)
+@pytest.mark.parametrize("options", [{}, {"sparsity": "absolute"}, {"normalise": False}], ids=str)
+@pytest.mark.parametrize(("n", "atoms", "form"), [(3000, 40, "gram"), (200, 200, "factored")])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
+def test_autocast_rounds_products_and_codes_and_little_else(
+    n: int, atoms: int, form: str, given: torch.dtype, options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    layer, x = SparseCoding(64, atoms=atoms, **options), torch.randn(n, 64)
+    assert fused.gram_is_cheaper(n, 64, atoms, 5, backward=True) is (form == "gram")
+    wanted = [x.to(given).requires_grad_(), *layer.parameters()]
+    exact = layer(wanted[0].float())
+    expected = torch.autograd.grad(exact.square().sum(), wanted)
     with torch.autocast("cpu", torch.bfloat16):
-        alpha = layer(x)
-    assert alpha.dtype == torch.float32
-    exact = layer(x)
-    assert (alpha - exact).norm() / exact.norm() < 0.05
+        codes = layer(wanted[0])
+    met = torch.autograd.grad(codes.float().square().sum(), wanted)
+    assert codes.dtype == torch.bfloat16
+    assert (codes - exact).norm() / exact.norm() < 0.02
+    assert [grad.dtype for grad in met] == [given] + [torch.float32] * (len(wanted) - 1)
+    for one, other in zip(met, expected, strict=True):
+        along = torch.cosine_similarity(one.flatten().float(), other.flatten().float(), 0)
+        assert along > 0.95  # codes near their threshold fall on either side of it
+        assert float(one.float().norm()) == pytest.approx(float(other.float().norm()), rel=0.1)
+
+
+def test_small_bags_under_autocast_stay_as_they_are() -> None:
+    layer, x = SparseCoding(16), torch.randn(5, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        codes = layer(x)
+    assert torch.equal(codes, layer(x))
+
+
+def test_backward_under_autocast_is_the_same() -> None:
+    layer, x = SparseCoding(64), torch.randn(500, 64)
+    grads = []
+    for inside in (False, True):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(x).square().sum()
+            if inside:
+                grads.append(torch.autograd.grad(loss, list(layer.parameters())))
+        if not inside:
+            grads.append(torch.autograd.grad(loss, list(layer.parameters())))
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

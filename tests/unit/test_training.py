@@ -116,6 +116,24 @@ def test_no_bag_is_read_before_it_is_needed() -> None:
 # ------------------------------------------------------------------------------------------- weights, device, patience
 
 
+def test_short_products_train_a_model_that_says_nearly_the_same() -> None:
+    part = [Bag(str(i), torch.randn(300, 32) + 0.3 * (i % 2), label=i % 2) for i in range(8)]
+    said = []
+    for precision in ("float32", "bfloat16"):
+        model = build_model(32, 2, "abmil-gated", sparse_coding={"atoms": 40}, embed=[36], seed=0)
+        losses = fit(model, part, recipe=Recipe(epochs=3, learning_rate=1e-3), precision=precision).train_loss
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+        assert losses[-1] < losses[0]
+        said.append(predict(model, part))
+    assert not torch.equal(*said)
+    torch.testing.assert_close(*said, atol=0.03, rtol=0)
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(OptionError, match="precision = 'float8': one of float32, bfloat16"):
+        fit(build_model(8, 2, "mean"), bags(), precision="float8")
+
+
 def test_class_weights_multiply_the_loss_of_a_class() -> None:
     recipe = Recipe(epochs=1, learning_rate=1e-12)
 

@@ -73,6 +73,9 @@ def train(
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
     device: Device = "auto",
+    precision: Annotated[
+        str, typer.Option(help="Of products: float32, or bfloat16, twice as fast where the processor knows it.")
+    ] = "float32",
     seed: Seed = 0,
     resume: Annotated[
         bool, typer.Option("--resume", help="Refuse to begin anew. The same command resumes anyway.")
@@ -103,7 +106,8 @@ def train(
         trained = study.train(
             opened, out, aggregator=aggregator, sparse_coding=sparse_coding, recipe=recipe, epochs=epochs,
             patience=patience or None, folds=folds, repeats=repeats, valid=valid, test=test,
-            class_weights=_weights(class_weights), device=device_of(device), seed=seed, resume=resume, progress=progress,
+            class_weights=_weights(class_weights), device=device_of(device), precision=precision, seed=seed,
+            resume=resume, progress=progress,
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"out": str(out), "metrics": trained.metrics, "study": trained.study}, indent=2))

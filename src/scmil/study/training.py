@@ -16,7 +16,7 @@ from scmil import baseline, experiment
 from scmil.errors import ConfigError, DataError, OptionError
 from scmil.files import write_atomically
 from scmil.metrics import decide, youden_threshold
-from scmil.plan import build, check_model, make_plan, recipe_of
+from scmil.plan import TRAINING_KEYS, build, check_model, make_plan, recipe_of
 from scmil.splits import Split, check_split, holdout, with_validation
 from scmil.study.card import card
 from scmil.study.data import Data
@@ -55,6 +55,7 @@ def train(
     test: float = 0.2,
     class_weights: str | Sequence[float] | None = None,
     device: str = "cpu",
+    precision: str = "float32",
     seed: int = 0,
     resume: bool = False,
     progress: Progress | None = None,
@@ -65,7 +66,7 @@ def train(
     threshold is chosen on the validation part. With `folds`, a cross-validation says how good such models are, and the
     model itself learns from all bags but the validation part.
     """
-    from scmil.training import weigh_classes
+    from scmil.training import check_precision, weigh_classes
 
     out = Path(out)
     training = {"recipe": recipe, "patience": patience, "epochs": epochs}
@@ -82,12 +83,14 @@ def train(
         },
         "class_weights": weights,
         "device": device,
+        "precision": precision,
         "seed": seed,
     }
     if aggregator == baseline.NAME:
         raise OptionError(f"aggregator {baseline.NAME!r} is an arm of `scmil compare`; a model to keep is a network.")
     split = _split(data.bags, valid, None if folds else test, seed)
     # All of these are refused before anything is written.
+    check_precision(precision)
     weigh_classes(weights, data.bags.labels, len(data.bags.classes))
     check_model(settings["model"])
     work = _Work(data, out, settings, recipe_of(settings), split, progress)
@@ -122,7 +125,7 @@ def _train(work: _Work, facts: Survey) -> None:
         model, bags.subset(split.train), bags.subset(split.valid), work.recipe, seed=settings["seed"],
         progress=told(work.progress, "training, epochs", work.recipe.epochs), checkpoint=work.out / CHECKPOINT,
         class_weights=weigh_classes(settings["class_weights"], bags.subset(split.train).labels, len(bags.classes)),
-        device=settings["device"],
+        device=settings["device"], precision=settings["precision"],
     )  # fmt: skip
     p = predict(model, bags, device=settings["device"]).double().numpy()
     labels, inner = np.array(bags.labels, np.int64), list(split.valid)
@@ -191,7 +194,7 @@ def _cross_validate(work: _Work) -> list[Page]:
         "protocol": {**own, "seed": settings["seed"], "selection": ["nested"]},
         "model": settings["model"],
         "training": settings["training"]
-        | {key: settings[key] for key in ("class_weights", "device") if settings[key] not in (None, "cpu")},
+        | {key: settings[key] for key in TRAINING_KEYS if settings[key] not in (None, "cpu", "float32")},
     }
     plan = make_plan(document, "cross-validation")
     outcome = experiment.run(plan, work.out / CROSS, jobs=1, progress=work.progress)
