@@ -119,9 +119,8 @@ def train(
     for row in trained.metrics.get("cross_validation", []):
         words = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
         typer.echo(f"cross-validation, {words}: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}")
-    typer.echo(
-        f"Model: {out} (read {out / 'MODEL_CARD.md'}). New bags: scmil predict {out} NEW_BAGS --out predictions.csv"
-    )
+    typer.echo(f"Model: {out} (look at {out / 'report.html'}, read {out / 'MODEL_CARD.md'})")
+    typer.echo(f"New bags: scmil predict {out} NEW_BAGS --out predictions.csv")
 
 
 @app.command(rich_help_panel=PANEL)

@@ -8,6 +8,7 @@ from pathlib import Path
 from scmil.errors import OptionError
 from scmil.files import write_atomically
 from scmil.report.comparing import compare_arms
+from scmil.report.model_page import write_model_page
 from scmil.report.page import write_page
 from scmil.report.reading import Run, read_run
 from scmil.report.tables import TerminalTable, comparisons_for_terminal, rows_for_terminal
@@ -22,6 +23,7 @@ __all__ = [
     "read_run",
     "rows_for_terminal",
     "verdict",
+    "write_model_page",
     "write_report",
 ]
 

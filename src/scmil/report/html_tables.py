@@ -107,8 +107,15 @@ def cost(run: Run) -> Markup | None:
         if found := next((run.results[key] for key in keys if key in run.results), None):
             more = run.costs.get(cell.name, Cost())
             values = (found.parameters, more.multiply_adds, found.seconds, more.memory_mib)
-            numbers = [_number(_thousands(value), value) for value in values]
-            rows.append([_name(cell.arm), _word(cell.dataset), *numbers, _number(number(found.density), found.density)])
+            numbers = [cell_of_number(_thousands(value), value) for value in values]
+            rows.append(
+                [
+                    cell_of_name(cell.arm),
+                    cell_of_words(cell.dataset),
+                    *numbers,
+                    cell_of_number(number(found.density), found.density),
+                ]
+            )
     if not rows:
         return None
     words = (
@@ -120,16 +127,18 @@ def cost(run: Run) -> Markup | None:
     return join(element("p", words, class_="note"), table("Cost", ["Arm", DATASET], columns, rows))
 
 
-def _number(text: str, sort: float | None = None) -> Markup:
+def cell_of_number(text: str, sort: float | None = None) -> Markup:
     """A number with the value it is sorted by; without one it goes to the end."""
     return element("td", text, data_sort="" if sort is None or math.isnan(sort) else f"{sort:.9g}")
 
 
-def _name(text: str, below: str | None = None) -> Markup:
+def cell_of_name(text: str, below: str | None = None) -> Markup:
+    """The heading of a row, with a smaller line below."""
     return element("th", text, element("small", below) if below else None, scope="row")
 
 
-def _word(text: str) -> Markup:
+def cell_of_words(text: str) -> Markup:
+    """A word, to the left."""
     return element("td", text, class_="left")
 
 
@@ -150,7 +159,7 @@ def _main_table(run: Run, protocol: str) -> Markup:
     width = len(run.datasets) + any(row.mean for row in by_metric["accuracy"])
     rows = [
         [
-            _name(same_arm[0].arm),
+            cell_of_name(same_arm[0].arm),
             *(_main_cell(dict(zip(METRIC_NAMES, (row.all_entries[i] for row in same_arm)))) for i in range(width)),
         ]
         for same_arm in zip(*by_metric.values())
@@ -167,8 +176,16 @@ def _main_table(run: Run, protocol: str) -> Markup:
 def _patient_table(run: Run) -> Markup | None:
     """Where a patient has several slides: the patient's probability is the mean over the slides."""
     rows = [
-        [_name(key.arm), _word(key.dataset), _word(key.protocol), _number(str(result.bags), result.bags)]
-        + [_number(spread(result.metrics[metric]), result.metrics[metric].mean) for metric in ("accuracy", "auc")]
+        [
+            cell_of_name(key.arm),
+            cell_of_words(key.dataset),
+            cell_of_words(key.protocol),
+            cell_of_number(str(result.bags), result.bags),
+        ]
+        + [
+            cell_of_number(spread(result.metrics[metric]), result.metrics[metric].mean)
+            for metric in ("accuracy", "auc")
+        ]
         for key, result in run.by_patient.items()
     ]
     if not rows:
@@ -198,12 +215,16 @@ def _main_number(metric: str, entry: Entry | None) -> Markup:
 
 
 def _worth_row(run: Run, row: Worth, published: bool) -> list[Markup]:
-    cells = [_name(row.arm), _word(row.dataset), *(_number(number(value), value) for value in row.accuracies)]
-    cells += [_number(change(row.gain), row.gain)] if TUNED in run.protocols else []
+    cells = [
+        cell_of_name(row.arm),
+        cell_of_words(row.dataset),
+        *(cell_of_number(number(value), value) for value in row.accuracies),
+    ]
+    cells += [cell_of_number(change(row.gain), row.gain)] if TUNED in run.protocols else []
     if published:
         cells += [
-            _number(number(row.published), row.published),
-            _number(change(row.published_gain), row.published_gain),
+            cell_of_number(number(row.published), row.published),
+            cell_of_number(change(row.published_gain), row.published_gain),
         ]
     return cells
 
@@ -226,27 +247,29 @@ def _comparison_row(each: Compared) -> list[Markup]:
     interval = element("small", f"{change(each.interval.low)} to {change(each.interval.high)}")
     auc_p = element("small", f"p = {p_value(auc.p)}".replace("= <", "<")) if auc else None
     return [
-        _name(each.arm, f"against {each.against}"),
-        _word(each.dataset),
+        cell_of_name(each.arm, f"against {each.against}"),
+        cell_of_words(each.dataset),
         element("td", result.sentence(), class_="words"),
-        _number(join(_delta(result.delta), interval), result.delta),
-        _number(join(_delta(auc.difference), auc_p), auc.difference) if auc else _number(ABSENT),
-        _number(p_value(result.p), result.p),
-        _number(p_value(each.holm_p), each.holm_p),
-        _number(f"{ranks.effect:+.2f}".replace("-", MINUS), ranks.effect),
-        _number(f"{ranks.better} / {ranks.worse} / {ranks.equal}", ranks.better - ranks.worse),
+        cell_of_number(join(_delta(result.delta), interval), result.delta),
+        cell_of_number(join(_delta(auc.difference), auc_p), auc.difference) if auc else cell_of_number(ABSENT),
+        cell_of_number(p_value(result.p), result.p),
+        cell_of_number(p_value(each.holm_p), each.holm_p),
+        cell_of_number(f"{ranks.effect:+.2f}".replace("-", MINUS), ranks.effect),
+        cell_of_number(f"{ranks.better} / {ranks.worse} / {ranks.equal}", ranks.better - ranks.worse),
     ]
 
 
 def _across_table(protocol: str, compared: Sequence[Compared]) -> Markup | None:
     rows = [
         [
-            _name(each.arm, f"against {each.against}"),
-            _number(str(each.datasets), each.datasets),
-            _number(_delta(each.delta), each.delta),
-            _number(f"{each.test.better} / {each.test.worse} / {each.test.equal}", each.test.better - each.test.worse),
-            _number(p_value(each.p), each.p),
-            _number(f"{each.smallest_p:.4f}", each.smallest_p),
+            cell_of_name(each.arm, f"against {each.against}"),
+            cell_of_number(str(each.datasets), each.datasets),
+            cell_of_number(_delta(each.delta), each.delta),
+            cell_of_number(
+                f"{each.test.better} / {each.test.worse} / {each.test.equal}", each.test.better - each.test.worse
+            ),
+            cell_of_number(p_value(each.p), each.p),
+            cell_of_number(f"{each.smallest_p:.4f}", each.smallest_p),
         ]
         for each in across_datasets(compared)
     ]

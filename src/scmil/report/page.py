@@ -52,8 +52,13 @@ def write_page(run: Run, compared: Sequence[Compared]) -> str:
         *(element("section", element("h2", title), text, id=places[title]) for title, text in present.items()),
         element("footer", f"Written by scmil {run.versions.get('scmil', '')} from the files of this run."),
     ]
+    return whole_page(run.title, *body)
+
+
+def whole_page(title: str, *body: Markup) -> str:
+    """A page of one file around its parts, in the style of all reports."""
     whole = element("body", element("main", *body), element("script", Markup(SCRIPT)))
-    return f"<!doctype html>\n{element('html', _head(run.title), whole, lang='en')}\n"
+    return f"<!doctype html>\n{element('html', _head(title), whole, lang='en')}\n"
 
 
 def _head(title: str) -> Markup:
@@ -138,13 +143,14 @@ def _method(run: Run) -> Markup:
     return join(
         element("p", words),
         element("ul", *(element("li", each) for each in protocols), class_="plain"),
-        element("div", *(_pairs(title, values) for title, values in listed.items()), class_="panels"),
+        element("div", *(pairs(title, values) for title, values in listed.items()), class_="panels"),
         element("h3", "Settings of every cell"),
         element("details", element("summary", f"{len(run.cells)} cells, as JSON"), element("pre", _settings(run))),
     )
 
 
-def _pairs(title: str, values: Mapping[str, Any]) -> Markup:
+def pairs(title: str, values: Mapping[str, Any]) -> Markup:
+    """Names and values under a heading."""
     items = [
         join(
             element("dt", str(name)),

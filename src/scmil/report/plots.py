@@ -187,18 +187,48 @@ def _curve_panel(run: Run, dataset: str, name: str, words: str) -> Markup | None
     drawn = {arm: history for arm, history in here.items() if np.isfinite(history[name]).any()}
     if not drawn:
         return None
+    lines = [
+        Line(arm, looks(run.arms)[arm], history["epoch"].tolist(), history[name].tolist())
+        for arm, history in drawn.items()
+    ]
+    return line_panel(dataset, f"{words} by epoch on {dataset}", lines)
+
+
+class Line(NamedTuple):
+    """A curve: its name, how it is drawn, and its points."""
+
+    name: str
+    look: Look
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def line_panel(title: str, told: str, lines: Sequence[Line], mark: float | None = None) -> Markup:
+    """Curves over one another; `mark` is a place on the horizontal axis that matters."""
     height, margin = 170, 44
-    x = axis_over([e for history in drawn.values() for e in history["epoch"]], margin, WIDTH - RIGHT)
-    y = axis_over([v for history in drawn.values() for v in history[name]], height, 4)
+    x = axis_over([value for line in lines for value in line.x], margin, WIDTH - RIGHT)
+    y = axis_over([value for line in lines for value in line.y], height, 4)
     marks = [_grid(x, height, lambda tick: f"{tick:g}")]
     for tick in y.ticks:
         marks.append(element("path", d=f"M{margin},{_px(y.at(tick))}H{WIDTH - RIGHT}", class_="grid"))
         marks.append(element("text", f"{tick:g}", x=margin - 6, y=_px(y.at(tick) + 4), class_="tick end"))
-    for arm, history in drawn.items():
-        points = [(x.at(e), y.at(v)) for e, v in zip(history["epoch"], history[name]) if math.isfinite(v)]
+    if mark is not None:
+        marks.append(element("path", d=f"M{_px(x.at(mark))},0V{height}", class_="zero"))
+    for line in lines:
+        points = [(x.at(a), y.at(b)) for a, b in zip(line.x, line.y) if math.isfinite(b)]
         path = "M" + "L".join(f"{_px(a)},{_px(b)}" for a, b in points)
-        marks.append(_line("curve", looks(run.arms)[arm], path, arm))
-    return _figure(dataset, _svg(WIDTH, height + 22, f"{words} by epoch on {dataset}", *marks))
+        marks.append(_line("curve", line.look, path, line.name))
+    return _figure(title, _svg(WIDTH, height + 22, told, *marks))
+
+
+def line_legend(lines: Iterable[Line]) -> Markup:
+    """The name of each curve."""
+    return legend((line.name, _line("curve", line.look, "M1,6H27")) for line in lines)
+
+
+def panels(*figures: Markup | None) -> Markup:
+    """Figures side by side."""
+    return _panels(figures)
 
 
 def number_tick(value: float) -> str:

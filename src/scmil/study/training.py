@@ -112,6 +112,7 @@ class _Work:
 def _train(work: _Work, facts: Survey) -> None:
     """Fit, predict all bags, and write the folder."""
     from scmil.model_files import save_model
+    from scmil.report import write_model_page
     from scmil.training import fit, predict, weigh_classes
 
     write_json(work.out / BEGUN, work.settings)
@@ -152,6 +153,7 @@ def _train(work: _Work, facts: Survey) -> None:
     write_json(work.out / "metrics.json", metrics)
     write_atomically(work.out / "MODEL_CARD.md", card(model, study, metrics, facts, labels).encode())
     write_json(work.out / STUDY, study)
+    write_model_page(work.out)
     for name in (CHECKPOINT, BEGUN):
         (work.out / name).unlink(missing_ok=True)
 
