@@ -64,7 +64,7 @@ def document(bags: Path, labels: Path, folds: int, repeats: int, seed: int) -> d
         "about": f"Slides that look like H&E, half of them with a small tumour; tiles of 128 microns through {ENCODER} with "
         "ImageNet weights; ABMIL-Gated without sparse coding, with it, and with a plain layer of the same width in its "
         "place. The slides are painted, so this shows that the way works, and nothing about medicine.",
-        "data": {"dataset": str(bags), "labels": str(labels)},
+        "data": {"dataset": str(bags), "name": "painted slides", "labels": str(labels)},
         "protocol": {"folds": folds, "repeats": repeats, "seed": seed, "selection": ["last"]},
         "training": {"recipe": "paper", "epochs": EPOCHS, "learning_rate": RATE},
         "arms": [

@@ -206,7 +206,7 @@ def load_bags(settings: Mapping[str, Any], data: Path | None = None) -> Any:
     from scmil.datasets import load_dataset
     from scmil.survey import labelled
 
-    own = {key: settings[key] for key in DATA_KEYS if key in settings and key != "drop_unlabelled"}
+    own = {key: settings[key] for key in DATA_KEYS if key in settings and key not in ("name", "drop_unlabelled")}
     bags = load_dataset(settings["dataset"], data=data, **own)
     return labelled(bags) if settings.get("drop_unlabelled") else bags
 

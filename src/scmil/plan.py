@@ -45,7 +45,7 @@ TRAINING_KEYS = (
     "precision",
 )  # of how it is trained, not of the recipe; no defaults, as below
 # Which bags, where a data set needs more than its name: no default, so that a plan without them says nothing of them.
-DATA_KEYS = ("labels", "label", "key", "format", "allow_missing", "drop_unlabelled")
+DATA_KEYS = ("name", "labels", "label", "key", "format", "allow_missing", "drop_unlabelled")
 TABLES = (".csv", ".npz", ".svm", ".mat")
 REPORT_KEYS = ("pair", "published", "published_note")
 TOP_KEYS = ("title", "about", *DEFAULTS, "grid", "arms", "report")
@@ -275,7 +275,8 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
         for dataset in datasets or [settings["data"]["dataset"]]:
             own = copy.deepcopy(settings)
             own["data"]["dataset"] = dataset
-            short = Path(str(dataset)).stem if dataset else "nothing"
+            named = None if datasets else own["data"].get("name")
+            short = str(named) if named else Path(str(dataset)).stem if dataset else "nothing"
             cells.append(Cell(f"{_slug(short)}--{slug}", name, short, own))
     problems += [
         f"[[arms]] {name}: against = {against!r}: there is no such arm.{_nearest(against, arms)}"
@@ -377,7 +378,7 @@ def _check_data(data: Settings, ready: Mapping[str, Any], folder: Path, wanted: 
         problems.append(f"[data] dataset = {name!r}: unknown data set.{near} There is no folder {folder / name}.")
     if isinstance(data.get("labels"), str):
         data["labels"] = _path(data, "labels", folder, problems)
-    for key in ("labels", "label", "key", "format"):
+    for key in ("name", "labels", "label", "key", "format"):
         if not isinstance(data.get(key, ""), str):
             problems.append(f"[data] {key} = {data[key]!r}: a word is needed.")
     for key in ("standardise", "allow_missing", "drop_unlabelled"):
