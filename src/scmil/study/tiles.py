@@ -51,6 +51,7 @@ def score_folder(
     about = _about(Path(model), study)
     slides = _kept(out / PAGE, about)
     ledger, failed = Ledger(out), {}
+    failed_before = {failure.slide for failure in ledger.read() if failure.stage == STAGE}
     for position, id in enumerate(bags.ids):
         if id not in slides or not scores_path(out, id).is_file():
             try:
@@ -64,7 +65,8 @@ def score_folder(
                 ledger.add(id, STAGE, str(error))
             else:
                 write_scores(scores, out)
-                ledger.clear(id, STAGE)
+                if id in failed_before:
+                    ledger.clear(id, STAGE)
                 slides[id] = {
                     "label": scores.label,
                     "patient": scores.patient,
