@@ -6,27 +6,22 @@ Every stage writes files and finds those of an earlier start, as it does on real
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from scmil.bags import Bag, standardise
+from scmil.bags import BagSet
 from scmil.cohort import TileSettings, bags_folder, encode_slides, find_cohort, tile_slides
 from scmil.encoders import load_encoder
 from scmil.errors import DataError
 from scmil.files import write_atomically
 from scmil.formats import open_bags
 from scmil.labels import read_labels
-from scmil.model import MILModel, build_model
-from scmil.recipes import Recipe
-from scmil.slides import open_slide
-from scmil.splits import holdout
-from scmil.training import fit
+from scmil.study.pages import read_page
 
 ENCODER = "efficientnet-lite0"  # its ImageNet weights are a package: nothing is downloaded
 SIDE_PX, EPOCHS, RATE = 3000, 40, 2e-4
@@ -75,72 +70,123 @@ def document(bags: Path, labels: Path, folds: int, repeats: int, seed: int) -> d
     }
 
 
-def draw(out: Path, run: Path, bags: Path, labels: Path, seed: int, tumours: int = 3) -> None:
-    """Heatmaps of slides that the model did not see in training, beside the planted truth, for the report of the run."""
-    everything = list(open_bags(bags, labels=read_labels(labels)))
-    split = holdout([bag.label for bag in everything], test=0.4, valid=0.0, seed=seed)
-    train, test = standardise([everything[i] for i in split.train], [everything[i] for i in split.test])
-    model = build_model(train[0].features.shape[1], 2, "abmil-gated", True, embed=[128], seed=seed)
+# ------------------------------------------------------------------------------------------------------------ looking
+
+MODELS = {"plain": False, "sparse_coding": True}  # the folders of the models to keep
+
+
+def train_models(out: Path, bags: Path, labels: Path, seed: int) -> dict[str, Path]:
+    """A model without and one with sparse coding, trained on the same slides; the folder of each."""
+    from scmil import study
+
+    data = study.open_data(bags, labels)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # bags of a hundred tiles: a second thread would mostly wait
     try:
-        fit(model, train, recipe=Recipe(epochs=EPOCHS, learning_rate=RATE), seed=seed)
+        for name, sparse in MODELS.items():
+            study.train(
+                data, out / "models" / name, sparse_coding=sparse, recipe="paper", epochs=EPOCHS, patience=None,
+                valid=0.15, test=0.35, seed=seed,
+            )  # fmt: skip
     finally:
         torch.set_num_threads(threads)
-    with_tumour = [bag for bag in test if bag.label == 1][:tumours]
-    shown = [*with_tumour, *[bag for bag in test if bag.label == 0][:1]]
+    return {name: out / "models" / name for name in MODELS}
+
+
+def look(out: Path, run: Path, bags: Path, labels: Path, models: dict[str, Path], seed: int) -> None:
+    """Heatmaps, localisation, the PCA figure and the atlas, by the verbs that a user has, for the report of the run."""
+    from scmil.atlas_page import make_atlas
+    from scmil.heatmaps import draw_heatmaps
+    from scmil.locate import locate
+    from scmil.pca import draw_pca
+
+    everything, slides = open_bags(bags, labels=read_labels(labels)), out / "slides"
+    unseen = read_page(models["plain"] / "study.json")["split"]["test"]
+    found = {}
+    for name, model in models.items():
+        draw_heatmaps(model, everything.subset(unseen), slides=slides)
+        found[name] = locate(model, everything, slides).page
+    pca = draw_pca(list(models.values()), everything, out / "pca.png", annotations=slides, seed=seed)
+    atlas = make_atlas(models["sparse_coding"], everything, slides=slides, tiles=ATLAS_TILES, seed=seed)
     folder = run / "pictures"
-    rows: list[dict[str, Any]] = [{"words": "", "pictures": _pictures(model, bag, out, folder)} for bag in shown]
-    rows[0]["words"] = WORDS
+    rows = [*_heatmap_rows(everything.subset(unseen), models, found, folder), _pca_row(pca.files[0], folder)]
+    rows += _atlas_rows(atlas, folder)
     write_atomically(folder / "pictures.json", json.dumps(rows, indent=1).encode())
 
 
-WORDS = (
-    "Slides that a model with sparse coding did not see in training. On the left the slide with the tumour that was painted, "
-    "in red; on the right the model's attention, by rank within the slide: yellow is highest."
-)
+Row = dict[str, Any]
+SHOWN, ATLAS_ROWS, ATLAS_TILES = 2, 3, 8
+NAMES = {"plain": "without sparse coding", "sparse_coding": "with sparse coding"}
 
 
-def _pictures(model: MILModel, bag: Bag, out: Path, folder: Path) -> list[dict[str, str]]:
-    from scmil.slides.heatmap import draw_heatmap
-
-    with torch.no_grad():
-        prediction = model(bag.features)
-    attention = prediction.attention.numpy()
-    truth = _truth(out / "slides" / f"{bag.id}.geojson")
-    assert bag.xy is not None  # our own bags have coordinates
-    nothing = np.zeros((0, 2))
-    told = f"{bag.id}: {'tumour' if bag.label else 'no tumour'}; probability of tumour {_tumour(prediction.logits):.2f}"
-    with open_slide(out / "slides" / f"{bag.id}.svs") as slide:
-        pictures = {
-            f"{bag.id}-slide.jpg": (draw_heatmap(slide, nothing, 1, np.zeros(0), truth), told),
-            f"{bag.id}-attention.jpg": (
-                draw_heatmap(slide, bag.xy.numpy(), float(bag.provenance["side_level0"]), attention, truth),
-                "attention",
-            ),
+def _heatmap_rows(test: BagSet, models: dict[str, Path], found: dict[str, Row], folder: Path) -> list[Row]:
+    """Some tumours and a normal slide, without and with sparse coding."""
+    tumours = [id for id, label in zip(test.ids, test.labels) if label == 1][:SHOWN]
+    shown = tumours + [id for id, label in zip(test.ids, test.labels) if label == 0][:1]
+    rows: list[Row] = [
+        {
+            "words": "",
+            "half": True,
+            "pictures": [
+                _copied(model / "maps" / "attention" / f"{id}.png", folder / f"{id}-{name}.png", f"{id}, {NAMES[name]}")
+                for name, model in models.items()
+            ],
         }
-    return [_kept(folder / name, picture, caption) for name, (picture, caption) in pictures.items()]
-
-
-def _tumour(logits: Any) -> float:
-    return float(logits.softmax(-1)[1])
-
-
-def _kept(path: Path, picture: Any, caption: str) -> dict[str, str]:
-    content = io.BytesIO()
-    picture.save(content, "JPEG", quality=85)
-    write_atomically(path, content.getvalue())
-    return {"file": path.name, "caption": caption}
-
-
-def _truth(path: Path) -> Sequence[Any]:
-    from scmil.slides.geojson import read_geojson
-
-    if not path.is_file():
-        return ()
-    return [
-        np.asarray(polygon.exterior.coords)[:, :2] for region in read_geojson(path) for polygon in region.polygon.geoms
+        for id in shown
     ]
+    rows[0]["heading"] = "Heatmaps"
+    told = "; ".join(f"{NAMES[name]} {_localised(page)}" for name, page in found.items())
+    rows[0]["words"] = (
+        "Slides that no model saw in training. Colour is attention, by rank within the slide; the painted tumour is outlined "
+        f"in red. How well the tiles of tumour are found on the slides that were kept apart: {told}."
+    )
+    return rows
+
+
+def _localised(page: Row) -> str:
+    froc = page["froc"]["score"] if page.get("froc") else None
+    auc = page["tiles"]["auc"] if page.get("tiles") else None
+    parts = [
+        f"{words} {_value(value):.2f}" for words, value in (("FROC", froc), ("AUC of tiles", auc)) if value is not None
+    ]
+    return ", ".join(parts) or "not measured"
+
+
+def _value(number: Any) -> float:
+    return float(number["value"] if isinstance(number, dict) else number)
+
+
+def _pca_row(picture: Path, folder: Path) -> Row:
+    words = (
+        "The same tiles as the two models see them before they pool: two principal components, coloured by annotation."
+    )
+    return {
+        "heading": "What the models see", "words": words, "wide": True,
+        "pictures": [_copied(picture, folder / "pca.png", "PCA of embeddings and of sparse codes")],
+    }  # fmt: skip
+
+
+def _atlas_rows(made: Any, folder: Path) -> list[Row]:
+    """The atoms that tell the classes apart best, with the tiles that use them most."""
+    rows: list[Row] = []
+    for atom in made.atlas.ranked[:ATLAS_ROWS]:
+        tiles = [made.out / "tiles" / str(atom.atom) / f"{place}.jpg" for place in range(len(atom.tiles))]
+        pictures = [
+            _copied(tile, folder / f"atom-{atom.atom}-{place}.jpg", shown.slide)
+            for place, (tile, shown) in enumerate(zip(tiles, atom.tiles))
+            if tile.is_file()
+        ]
+        rows.append({"words": atom.sentence, "small": True, "pictures": pictures})
+    if rows:
+        rows[0]["heading"] = "The atlas of atoms"
+        place = os.path.relpath(made.out / "index.html", folder.parent)
+        rows[0]["words"] = f"The whole atlas is {place}, from the folder of this report. " + rows[0]["words"]
+    return rows
+
+
+def _copied(source: Path, target: Path, caption: str) -> dict[str, str]:
+    write_atomically(target, source.read_bytes())
+    return {"file": target.name, "caption": caption}
 
 
 def label_counts(labels: Path) -> dict[str, int]:

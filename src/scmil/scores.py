@@ -356,6 +356,9 @@ class ScoreSet(Mapping[str, Scores]):
             raise KeyError(id)
         return read_scores(scores_path(self.folder, id))
 
+    def __contains__(self, id: object) -> bool:
+        return id in self.page["slides"]
+
     def __iter__(self) -> Any:
         return iter(self.page["slides"])
 

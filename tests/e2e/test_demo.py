@@ -21,7 +21,9 @@ def test_from_pixels_to_a_report_with_heatmaps_and_again(tmp_path: Path) -> None
     page = json.loads(first.stdout)
     assert [row["arm"] for row in page["results"]] == ["ABMIL-Gated", "ABMIL-Gated + SC", "ABMIL-Gated + linear"]
     report = (tmp_path / "run" / "report.html").read_text()
-    assert report.count("data:image/jpeg;base64,") >= 4
+    assert report.count("data:image/png;base64,") >= 5  # heatmaps and the PCA figure
+    assert report.count("data:image/jpeg;base64,") >= 8  # tiles of atoms
+    assert "The atlas of atoms" in report
     bags = sorted((tmp_path / "work" / "bags" / "efficientnet-lite0").glob("*.h5"))
     assert len(bags) == 8
     stamps = [bag.stat().st_mtime_ns for bag in bags]

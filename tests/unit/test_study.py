@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +303,57 @@ def test_a_comparison_has_three_arms_an_aggregator_and_a_baseline(tmp_path: Path
     page = (tmp_path / "out/report.html").read_text()
     assert "Multiply-adds" in page
     assert "By patient" in page
+
+
+# ---------------------------------------------------------------------------------------------------- scores of tiles
+
+
+def placed(bags: BagSet) -> BagSet:
+    """The same bags with coordinates."""
+    return BagSet(
+        [replace(bag, xy=torch.stack([torch.arange(len(bag.features)) * 10] * 2, 1)) for bag in bags], bags.classes
+    )
+
+
+def test_scores_are_kept_and_made_once(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    study.train(data, tmp_path / "model", **QUICK)
+    bags = placed(data.bags)
+    first = study.score_folder(tmp_path / "model", bags)
+    assert len(first.scores) == 24
+    assert not first.failed
+    files = sorted((tmp_path / "model/maps/scores").iterdir())
+    stamps = [file.stat().st_mtime_ns for file in files]
+    counted: list[int] = []
+    again = study.score_folder(tmp_path / "model", bags, progress=counted.append)
+    assert [file.stat().st_mtime_ns for file in files] == stamps
+    assert counted == list(range(1, 25))
+    said = {row["slide_id"]: row for row in rows(tmp_path / "model/predictions.csv")}
+    for id, scores in again.scores.items():
+        assert scores.classes[scores.label] == said[id]["y_true"]
+        assert scores.probabilities[-1] == pytest.approx(float(said[id][f"p_{scores.classes[-1]}"]), abs=1e-5)
+
+
+def test_labels_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    study.train(data, tmp_path / "model", **QUICK)
+    last = data.bags.classes[-1]
+    only = BagSet([replace(bag, label=0) for bag in placed(data.bags) if bag.label == 1], [last])
+    scored = study.score_folder(tmp_path / "model", only, tmp_path / "maps").scores
+    assert {scores.classes[scores.label] for scores in scored.values()} == {last}
+
+
+def test_a_bag_without_coordinates_is_written_down_and_the_others_go_on(tmp_path: Path) -> None:
+    export(cohort(24, 2), tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    study.train(data, tmp_path / "model", **QUICK)
+    good = placed(data.bags)
+    bags = BagSet([replace(good[0], xy=None), *good[1:]], good.classes)
+    scored = study.score_folder(tmp_path / "model", bags)
+    assert list(scored.failed) == [bags.ids[0]]
+    assert "has no coordinates" in (tmp_path / "model/maps/failures.csv").read_text()
+    assert len(scored.scores) == 23
+    assert not study.score_folder(tmp_path / "model", good).failed  # made good
+    assert bags.ids[0] not in (tmp_path / "model/maps/failures.csv").read_text()

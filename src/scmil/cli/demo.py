@@ -60,12 +60,19 @@ def _slides(
     plan = make_plan(stages.document(bags, labels, folds, repeats, seed), "demo")
     run = folder / "run"
 
-    def draw() -> None:
-        say("4. Drawing heatmaps of slides that the model did not see, and writing the report")
+    def look() -> None:
+        say(f"4. Training a model without and one with sparse coding to keep, in {folder / 'models'}")
+        models = stages.train_models(folder, bags, labels, seed)
+        say(
+            "5. Looking at slides that they did not see: heatmaps, lesions found, PCA, the atlas of atoms; then the report"
+        )
         if not (run / "pictures" / "pictures.json").is_file():
-            stages.draw(folder, run, bags, labels, seed)
+            stages.look(folder, run, bags, labels, models, seed)
 
-    run_plan(plan, run, jobs, None, None, as_json, before_report=draw)
+    run_plan(plan, run, jobs, None, None, as_json, before_report=look)
+    kept = folder / "models" / "sparse_coding"
+    beside = folder / "models" / "plain"
+    say(f"Look around in the slides: scmil view {kept} {folder / 'slides'} --with {beside}")
 
 
 def _benchmark(

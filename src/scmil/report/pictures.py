@@ -1,6 +1,7 @@
 """Pictures beside the numbers: what a run put into its folder `pictures/`, inside the page itself.
 
-`pictures.json` is a list of `{"words": …, "pictures": [{"file": …, "caption": …}, …]}`; a file is a JPEG or PNG beside it.
+`pictures.json` is a list of `{"words": …, "pictures": [{"file": …, "caption": …}, …]}`; files are JPEG or PNG in it. A row
+may have a `heading`, and be `small` (tiles), `half` (two large ones) or `wide` (one).
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ def _row(folder: Path, row: dict[str, Any]) -> Markup:
         element("figure", _picture(folder, str(each["file"])), element("figcaption", str(each["caption"])))
         for each in row["pictures"]
     ]
+    heading = element("h3", str(row["heading"])) if row.get("heading") else None
     words = element("p", str(row["words"])) if row["words"] else None
-    return join(words, element("div", *figures, class_="panels"))
+    kind = next((name for name in ("small", "half", "wide") if row.get(name)), "")
+    return join(heading, words, element("div", *figures, class_=f"panels {kind}".strip()))
 
 
 def _picture(folder: Path, name: str) -> Markup:

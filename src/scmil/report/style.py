@@ -78,6 +78,12 @@ th small { font-weight: 400; color: var(--muted); }
 .panels figure { margin: 0; max-width: 30rem; }
 .panels img { width: 100%; height: auto; border-radius: 4px; }
 .panels figcaption { font-size: 0.85rem; margin-top: 0.3rem; }
+.panels.small { grid-template-columns: repeat(auto-fill, minmax(7rem, 1fr)); gap: .5rem; }
+.panels.small figcaption { font-size: .75rem; font-weight: 400; color: var(--muted); }
+.panels.half { grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); }
+.panels.half figure { max-width: none; }
+.panels.wide { grid-template-columns: minmax(0, 1fr); }
+.panels.wide figure { max-width: 60rem; }
 figcaption { font-weight: 600; font-size: .9rem; margin-bottom: .25rem; overflow-wrap: anywhere; }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font: 11.5px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: var(--ink);

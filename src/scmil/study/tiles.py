@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from scmil.study.pages import read_page
 from scmil.study.predicting import check_contract, load_study, scaled
 
 if TYPE_CHECKING:
-    from scmil.bags import BagSet
+    from scmil.bags import Bag, BagSet
     from scmil.scores import ScoreSet
 
 STAGE = "score"
@@ -55,7 +55,7 @@ def score_folder(
     for position, id in enumerate(bags.ids):
         if id not in slides or not scores_path(out, id).is_file():
             try:
-                bag = bags[position]
+                bag = _relabelled(bags[position], bags.classes, study["classes"])
                 check_contract(study, bag, model)
                 scores = score_bag(network, scaled(bag, study), tuple(study["classes"]), study["threshold"])
             except ShapeError:
@@ -83,6 +83,12 @@ def score_folder(
     if not slides:
         raise ScmilError(f"none of the {len(bags)} slides could be scored. The causes are in {out / 'failures.csv'}.")
     return Scored(open_scores(out), failed)
+
+
+def _relabelled(bag: Bag, theirs: Sequence[str], ours: Sequence[str]) -> Bag:
+    """The bag with its label as the model counts classes: a cohort may have fewer of them, or in another order."""
+    place = {name: position for position, name in enumerate(ours)}
+    return replace(bag, label=None if bag.label is None else place.get(theirs[bag.label]))
 
 
 def _about(model: Path, study: dict[str, Any]) -> dict[str, Any]:

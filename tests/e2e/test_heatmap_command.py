@@ -1,0 +1,105 @@
+"""The command: from painted slides to maps, with exit codes that tell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("openslide")
+
+from scmil import study
+from scmil.bag_files import write_bag
+from scmil.bags import Bag
+from scmil.slides.synthetic import paint
+
+SCMIL = Path(sys.executable).with_name("scmil")
+SIDE = 256
+
+
+def scmil(*words: object, check: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([SCMIL, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == check, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    painted = paint(home / "slides" / "slide_001.svs", size=(1024, 1280), mpp=0.5, annotations=True).path
+    labels = home / "labels.csv"
+    labels.write_text("slide_id,label\n" + "".join(f"slide_{i:03},{'ab'[i % 2]}\n" for i in range(1, 7)))
+    places = torch.tensor([(SIDE * x, SIDE * y) for y in range(5) for x in range(4)])
+    made = {"encoder": "uni_v1", "size_px": SIDE, "mpp": 0.5, "side_level0": float(SIDE), "slide_mpp": 0.5}
+    for i in range(1, 7):
+        features = torch.randn(20, 8, generator=torch.Generator().manual_seed(i))
+        id = f"slide_{i:03}"
+        if i > 1:
+            painted.with_stem(id).symlink_to(painted)
+        write_bag(
+            Bag(id, features, xy=places, provenance={**made, "slide_size": [1024, 1280]}), home / "bags" / f"{id}.h5"
+        )
+    data = study.open_data(home / "bags", labels)
+    study.train(data, home / "model", aggregator="mean", epochs=1, valid=0.34, test=0.33)
+    return home
+
+
+def test_maps_of_a_cohort(home: Path) -> None:
+    import openslide
+
+    out = home / "maps"
+    words = ["heatmap", home / "model", home / "bags", "--slides", home / "slides", "--out", out, "--tiff"]
+    said = scmil(*words)
+    assert "attention: 6 made, 0 kept, 0 failed. Look at" in said.stdout
+    assert sorted(path.suffix for path in out.glob("slide_001.*")) == [".geojson", ".png", ".tiff"]
+    with openslide.OpenSlide(out / "slide_001.tiff") as overlay:
+        mpp = float(overlay.properties["openslide.mpp-x"])
+        assert (overlay.dimensions[0] * mpp, overlay.dimensions[1] * mpp) == (1024 * 0.5, 1280 * 0.5)
+    page = json.loads(scmil(*words, "--json").stdout)
+    assert len(page["kept"]) == 6
+    assert (page["done"], page["failed"], page["score"]) == ([], {}, "attention")
+
+
+def test_some_slides_by_name_one_scale_and_labels_of_a_table(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("slide_id,label\nslide_002,somebody\nslide_003,else\n")
+    words = ["--only", "slide_00[23]", "--same-scale", "--labels", tmp_path / "labels.csv", "--no-geojson"]
+    said = scmil("heatmap", home / "model", home / "bags", *words, "--out", tmp_path / "maps")
+    assert "(colours by value from 0.05 to 0.05, percentiles 1 to 99 of all slides, the same for all)" in said.stdout
+    assert "To compare slides: --score ratio" in said.stderr
+    assert {path.name for path in (tmp_path / "maps").glob("*.*")} >= {"slide_002.png", "slide_003.png", "index.html"}
+    assert not list((tmp_path / "maps").glob("*.geojson"))
+    text = (tmp_path / "maps" / "index.html").read_text()
+    assert "label somebody" in text
+    assert "The attention is flat" in text  # a mean has no favourites
+
+
+def test_a_slide_that_fails_makes_the_command_fail_at_its_end(home: Path, tmp_path: Path) -> None:
+    slides = tmp_path / "slides"
+    slides.mkdir()
+    (slides / "slide_001.svs").symlink_to(home / "slides" / "slide_001.svs")
+    words = ["heatmap", home / "model", home / "bags", "--slides", slides, "--out", tmp_path / "maps"]
+    said = scmil(*words, "--only", "slide_00[12]", check=1)
+    assert "1 made, 0 kept, 1 failed" in said.stdout
+    assert "failed: slide_002: " in said.stderr
+    assert "slide_002" in (tmp_path / "maps" / "failures.csv").read_text()
+
+
+def test_refusals_are_sentences(home: Path) -> None:
+    said = scmil("heatmap", home / "model", home / "bags", "--score", "lambda", check=1)
+    assert "there is no 'lambda': the model has no sparse coding" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_a_pattern_that_fits_nothing_is_refused(home: Path) -> None:
+    from typer.testing import CliRunner
+
+    from scmil.cli import app
+    from scmil.errors import OptionError
+
+    said = CliRunner().invoke(app, ["heatmap", str(home / "model"), str(home / "bags"), "--only", "case*"])
+    assert isinstance(said.exception, OptionError)
+    assert str(said.exception) == "--only 'case*' fits none of 6 slides, such as 'slide_001'."
