@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil import baseline
-from scmil.errors import ConfigError, ScmilError
+from scmil.errors import ConfigError, DataError, ScmilError
 from scmil.files import write_atomically
 from scmil.metrics import METRICS
-from scmil.plan import DATA_KEYS, Cell, Plan, aggregator_of, build, recipe_of
+from scmil.plan import DATA_KEYS, Cell, Plan, aggregator_of, build, recipe_of, rule_of
 from scmil.scoring import Row, Scored, history_rows, score, summarise
 
 FORMAT = "scmil-run-1"
@@ -38,6 +38,8 @@ RESULT = "result.json"
 LARGE = 500_000_000
 USUAL = {"device": "cpu", "precision": "float32"}
 COSTS = ("parameters", "multiply_adds", "seconds", "memory_mib", "density")
+SPREADS = ("", "_sd_repeats", "_sd_folds", "_low", "_high")
+FROC = "froc"  # a metric of the cells that have outlined lesions
 Progress = Callable[[str, int, int], None]  # cell, epochs done, epochs in all
 
 
@@ -231,14 +233,15 @@ def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progr
         torch.set_num_threads(threads)
     scored = [fold for training in trainings for fold in training.scored]
     history = [row for training in trainings for row in training.history]
+    found = {(fold.protocol, *place): value for t in trainings for fold in t.scored for place, value in t.froc.items()}
     ids, labels = bags.ids, np.array(bags.labels)
     result = {
         "format": FORMAT,
         "cell": cell.name,
         "digest": cell.digest,
         "settings": cell.settings,
-        "rows": _rows(cell, scored, labels, patients_of(bags)),
-        "folds": [fold.row(labels) for fold in scored],
+        "rows": [row | _froc_summary(row, found) for row in _rows(cell, scored, labels, patients_of(bags))],
+        "folds": [fold.row(labels) | _froc_of(fold, found) for fold in scored],
         "parameters": trainings[0].parameters,
         "multiply_adds": trainings[0].multiply_adds,  # of one bag of median size
         "density": trainings[0].density,
@@ -344,6 +347,7 @@ class _Training:
     multiply_adds: int
     density: float | None
     how: str
+    froc: dict[tuple[int, int], float] = field(default_factory=dict)  # by repeat and fold, if lesions are outlined
 
 
 def _trainings(work: _Work, progress: Progress | None) -> list[_Training]:
@@ -380,7 +384,8 @@ def _train(work: _Work, kind: str, protocols: list[str], progress: Callable[[int
         recipe = replace(recipe, patience=None)
     # One model at a time keeps a GPU busy, and short products are for slides.
     otherwise = any(settings["training"].get(key, usual) != usual for key, usual in USUAL.items())
-    one_by_one = work.facts.numbers * len(flat) > LARGE or recipe.patience is not None or otherwise
+    located = "localisation" in settings  # for which a model has to end as it was in the epoch that was chosen
+    one_by_one = work.facts.numbers * len(flat) > LARGE or recipe.patience is not None or otherwise or located
     train = _fold_by_fold if one_by_one else _all_at_once
     scored, history = train(work, kind, protocols, models, flat, recipe, progress)
     return _Training(
@@ -390,6 +395,7 @@ def _train(work: _Work, kind: str, protocols: list[str], progress: Callable[[int
         _multiply_adds(models[0], work.facts),
         _density(models, work.bags, [split for *_, split in flat], settings["data"]["standardise"]),
         "fold by fold" if one_by_one else "all folds at once",
+        {(r, f): _froc(work, model, split) for model, (r, f, split) in zip(models, flat)} if located else {},
     )
 
 
@@ -539,6 +545,49 @@ def splits_of(cell: Cell, bags: Any, inner: bool) -> list[list[Any]]:
     ]
 
 
+def _froc(work: _Work, model: Any, split: Any) -> float:
+    """How well the scores of a model find the outlined lesions of its test bags: the FROC score."""
+    from scmil import localisation
+    from scmil.scores import score_bag
+    from scmil.slides.lesions import truth_of
+    from scmil.survey import scaled, streamed_moments
+
+    own, bags = work.cell.settings["localisation"], work.bags
+    if work.cell.settings["data"]["standardise"]:
+        bags = scaled(bags, *streamed_moments(bags.subset(split.train)))
+    rule, hits = rule_of(own), []
+    for bag in bags.subset([i for i in split.test if bags.ids[i] not in own["exclude"]]):
+        truth = truth_of(own["annotations"], bag.id, bag.label, own["class"])
+        scores = score_bag(model, bag)
+        mpp = own["mpp"] or scores.slide_mpp
+        if truth.area is None or mpp is None:
+            why = "without microns per pixel: [localisation] mpp" if truth.area is not None else truth.told
+            raise DataError(f"slide {bag.id!r} is {why}. Mend that, or name it in [localisation] exclude.")
+        values = localisation.tile_values(scores, rule.score)
+        found = localisation.detect(scores.xy, scores.side, values, mpp, rule)
+        hits.append(localisation.count_hits(found, localisation.find_lesions(truth.area, mpp, scores.slide_size)))
+    return localisation.froc(hits).score
+
+
+def _froc_of(fold: Scored, found: Mapping[tuple[str, int, int], float]) -> Row:
+    place = (fold.protocol, fold.repeat, fold.fold)
+    return {FROC: round(found[place], 7)} if place in found else {}
+
+
+def _froc_summary(row: Row, found: Mapping[tuple[str, int, int], float]) -> Row:
+    """Mean over repeats of the mean over folds, and its spread over both, as for every other metric."""
+    by_repeat: dict[int, list[float]] = {}
+    for (protocol, repeat, _), value in found.items():
+        if protocol == row["protocol"] and row.get("level") != "patient":
+            by_repeat.setdefault(repeat, []).append(value)
+    if not by_repeat:
+        return {}
+    means, every = [np.mean(values) for values in by_repeat.values()], np.concatenate(list(by_repeat.values()))
+    spread = [round(float(np.std(part, ddof=1)), 7) if len(part) > 1 else None for part in (means, every)]
+    numbers = [round(float(np.mean(means)), 7), *spread, None, None]
+    return dict(zip([f"{FROC}{part}" for part in SPREADS], numbers, strict=True))
+
+
 def _density(models: Sequence[Any], bags: Any, splits: Sequence[Any], standardised: bool) -> float | None:
     """The share of coefficients that are not zero, over some bags of every fold, where there is a sparse code."""
     import torch
@@ -574,12 +623,12 @@ def gather(plan: Plan, out: Path) -> None:
         results += [{**place, **row, **cost} for row in page["rows"]]
         folds += [{**place, **row} for row in page["folds"]]
         costs.append({**place, **{key: page.get(key) for key in COSTS}, "trained": page.get("trained")})
-    spreads = ("", "_sd_repeats", "_sd_folds", "_low", "_high")
-    metrics = [f"{metric}{spread}" for metric in METRICS for spread in spreads]
+    known = [*METRICS, *[FROC] * any(FROC in row for row in results)]
+    metrics = [f"{metric}{spread}" for metric in known for spread in SPREADS]
     start, end = ["cell", "dataset", "arm", "protocol"], ["parameters", "density", "seconds"]
     level = ["level"] * any("level" in row for row in results)
     write_atomically(out / "results.csv", _csv(results, [*start, *level, "repeats", "folds", "bags", *metrics, *end]))
-    header = [*start, "repeat", "fold", "bags", *METRICS, "epoch", "threshold"]
+    header = [*start, "repeat", "fold", "bags", *known, "epoch", "threshold"]
     write_atomically(out / "folds.csv", _csv(folds, header))
     write_atomically(out / "costs.csv", _csv(costs, ["cell", "dataset", "arm", *COSTS, "trained"]))
 

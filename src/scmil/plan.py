@@ -46,9 +46,14 @@ TRAINING_KEYS = (
 )  # of how it is trained, not of the recipe; no defaults, as below
 # Which bags, where a data set needs more than its name: no default, so that a plan without them says nothing of them.
 DATA_KEYS = ("name", "labels", "label", "key", "format", "allow_missing", "drop_unlabelled")
+# Where the lesions of the test slides are, to score their localisation; a plan without the table says nothing of it.
+LOCALISATION: dict[str, Any] = {
+    "annotations": None, "class": None, "score": "probability", "rule": "peaks", "radius_um": None, "smooth_um": 0.0,
+    "least": None, "mpp": None, "exclude": [],
+}  # fmt: skip
 TABLES = (".csv", ".npz", ".svm", ".mat")
 REPORT_KEYS = ("pair", "published", "published_note")
-TOP_KEYS = ("title", "about", *DEFAULTS, "grid", "arms", "report")
+TOP_KEYS = ("title", "about", *DEFAULTS, "localisation", "grid", "arms", "report")
 
 Settings = dict[str, Any]
 
@@ -184,14 +189,15 @@ def _check_shape(document: Mapping[str, Any], problems: list[str]) -> None:
     for key in document:
         if key not in TOP_KEYS:
             problems.append(f"{key}: unknown key.{_nearest(key, TOP_KEYS)}")
-    for section in (*DEFAULTS, "grid", "report"):
+    for section in (*DEFAULTS, "localisation", "grid", "report"):
         if section in document and not isinstance(document[section], Mapping):
             problems.append(f"[{section}]: a table is needed, not {document[section]!r}.")
     for section in DEFAULTS:
         _check_keys(section, document.get(section, {}), problems)
-    for key in _mapping(document.get("report")):
-        if key not in REPORT_KEYS:
-            problems.append(f"[report] {key}: unknown key.{_nearest(key, REPORT_KEYS)}")
+    for section, known in (("report", REPORT_KEYS), ("localisation", tuple(LOCALISATION))):
+        for key in _mapping(document.get(section)):
+            if key not in known:
+                problems.append(f"[{section}] {key}: unknown key.{_nearest(key, known)}")
     for key, values in _mapping(document.get("grid")).items():
         section, _, rest = key.partition(".")
         if section not in DEFAULTS or not rest:
@@ -245,6 +251,8 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
     """Arms times grid: each cell has its whole settings."""
     base: Settings = copy.deepcopy(DEFAULTS)
     _merge(base, {section: document[section] for section in DEFAULTS if section in document})
+    if "localisation" in document:
+        base["localisation"] = copy.deepcopy(LOCALISATION | dict(document["localisation"]))
     rows: list[Any] = document.get("arms") or [{"name": None}]
     grid = {
         key: values
@@ -358,7 +366,10 @@ def _check_cells(cells: Sequence[Cell], folder: Path, data: Path | None, only: s
         _check_protocol(settings["protocol"], folder, problems)
         _check_recipe(settings, problems)
         _check_model(settings["model"], problems)
-        _check_data(settings["data"], ready, folder, fnmatch.fnmatch(cell.name, only or "*"), problems)
+        wanted = fnmatch.fnmatch(cell.name, only or "*")
+        _check_data(settings["data"], ready, folder, wanted, problems)
+        if "localisation" in settings:
+            _check_localisation(settings, [folder, *([data] if data else [])], wanted, problems)
 
 
 def _check_data(data: Settings, ready: Mapping[str, Any], folder: Path, wanted: bool, problems: list[str]) -> None:
@@ -420,6 +431,55 @@ def _check_protocol(protocol: Settings, folder: Path, problems: list[str]) -> No
             protocol["splits"] = str(path)
         else:
             problems.append(f"[protocol] splits: {path} is not there.")
+
+
+def _check_localisation(settings: Settings, folders: Sequence[Path], wanted: bool, problems: list[str]) -> None:
+    """Annotations lie beside the file or in the folder of the data; `exclude` may name the slides that are not outlined."""
+    own = settings["localisation"]
+    places = [folder / str(own["annotations"]) for folder in folders if own["annotations"]]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is not None:
+        own["annotations"] = str(found)
+    elif wanted:
+        met = " and ".join(map(str, places)) or "nothing"
+        remedy = "Name the folder of <slide>.xml: --set localisation.annotations=FOLDER"
+        problems.append(f"[localisation] annotations: no folder of outlines is here (looked at {met}). {remedy}")
+    if not isinstance(own["exclude"], list) or not all(isinstance(id, str) for id in own["exclude"]):
+        problems.append(f"[localisation] exclude = {own['exclude']!r}: a list of slides, or 'camelyon16', is needed.")
+    else:
+        own["exclude"] = without_partly_outlined(own["exclude"])
+    try:
+        rule_of(own)
+    except (ScmilError, TypeError) as error:
+        problems.append(f"[localisation] {error}")
+    if own["mpp"] is not None and not (isinstance(own["mpp"], (int, float)) and own["mpp"] > 0):
+        problems.append(f"[localisation] mpp = {own['mpp']!r}: microns per pixel above 0.")
+    if "test-tuned" in settings["protocol"]["selection"]:
+        problems.append("[localisation]: 'test-tuned' keeps no model to look at. Take last or nested.")
+    if aggregator_of(settings["model"]) == baseline.NAME:
+        problems.append(f"[localisation]: {baseline.NAME} is not a network, and has no score of tiles.")
+
+
+def without_partly_outlined(exclude: Iterable[str]) -> list[str]:
+    """Slides to leave out, with the word `camelyon16` replaced by those of its slides in which tumour is not outlined.
+
+    >>> without_partly_outlined(["mine", "camelyon16"])[::21]
+    ['mine', 'test_114']
+    """
+    from scmil.datasets.camelyon16 import not_exhaustively_annotated
+
+    return [id for word in exclude for id in (not_exhaustively_annotated() if word == "camelyon16" else [word])]
+
+
+def rule_of(own: Settings) -> Any:
+    """The rule that the `[localisation]` table describes.
+
+    >>> rule_of(LOCALISATION | {"score": "ratio"}).score
+    'ratio'
+    """
+    from scmil.localisation import Rule
+
+    return Rule(own["score"], own["rule"], own["radius_um"], own["smooth_um"], own["least"])
 
 
 def _check_recipe(settings: Settings, problems: list[str]) -> None:

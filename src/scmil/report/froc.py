@@ -72,7 +72,7 @@ def _axes(across: Axis, up: Axis) -> Markup:
     style = {"font_size": 13.5, "text_anchor": "middle", "fill": INK}
     side = f"rotate(-90 18 {(TOP + BOTTOM) / 2:g})"
     parts += [
-        element("text", "False positives per slide, doubling", x=middle, y=BOTTOM + 45, **style),
+        element("text", "False positives per slide (each mark doubles them)", x=middle, y=BOTTOM + 45, **style),
         element("text", "Share of lesions found", x=18, y=(TOP + BOTTOM) / 2, transform=side, **style),
     ]
     return join(*parts)

@@ -1,7 +1,7 @@
-"""What the paper prints beside accuracies: AUCs and the average change (Table I), the cost of the layer (Table III).
+"""What the paper prints beside accuracies: AUCs, the average change (Table I), the layer's cost (Table III), FROC (Table IV).
 
-A published table has a column for the accuracy on each data set, `<data set>_auc` for the AUC, and `parameters` and
-`multiply_adds` for the cost of the layer.
+A published table has a column for the accuracy on each data set, `<data set>_auc` for the AUC, `<data set>_froc` for the
+FROC score, and `parameters` and `multiply_adds` for the cost of the layer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from scmil.report.comparing import FEWEST_DATASETS
 from scmil.report.html_tables import table
 from scmil.report.markup import ABSENT, Markup, change, element, join, markdown, number, p_value
-from scmil.report.reading import Key, Run
+from scmil.report.reading import Key, Published, Run
 from scmil.significance import SignedRank, wilcoxon
 
 METRICS = {"accuracy": "accuracy", "auc": "AUC"}
@@ -48,6 +48,18 @@ class Area(NamedTuple):
     protocol: str
     ours: float
     published: float
+
+
+class FrocScore(NamedTuple):
+    """A FROC score with its deviation over repeats, and the published ones; NaN where nothing is printed."""
+
+    arm: str
+    dataset: str
+    protocol: str
+    ours: float
+    sd: float
+    published: float
+    published_sd: float
 
 
 class LayerCost(NamedTuple):
@@ -125,6 +137,16 @@ def published_areas(run: Run) -> list[Area]:
     ]
 
 
+def froc_scores(run: Run) -> list[FrocScore]:
+    """Every FROC score, beside the published one if there is one."""
+    found = []
+    for key, result in run.results.items():
+        if (ours := result.metrics.get("froc")) is not None and math.isfinite(ours.mean):
+            printed = run.published.get((key.arm, f"{key.dataset}_froc"), Published(math.nan, math.nan))
+            found.append(FrocScore(*key, ours.mean, ours.sd, printed.accuracy, printed.sd))
+    return found
+
+
 def layer_costs(run: Run) -> list[LayerCost]:
     """Parameters and multiply-adds of the layer of every arm for which they are published, computed beside the printed."""
     costs = {}
@@ -191,6 +213,11 @@ def _p(p: float) -> str:
     return f"p = {p_value(p)}".replace("= <", "<")
 
 
+FROC_COLUMNS = ("FROC score", "as published", "difference")
+FROC_NOTE = (
+    "How well the scores of tiles find the outlined lesions of the test slides: the mean sensitivity at 1/4, 1/2, 1, 2, 4 "
+    "and 8 false positives a slide, mean ± deviation over the runs."
+)
 AREA_COLUMNS = ("AUC", "as published", "difference")
 COST_COLUMNS = ("Atoms", "Layers", "Parameters", "as printed", "Multiply-adds", "as printed ")
 COST_NOTE = (
@@ -233,12 +260,40 @@ def _tables(run: Run) -> list[tuple[list[str], Sequence[str], list[list[str]], s
         ]
         for area in published_areas(run)
     ]
+    located = [
+        [
+            *each[:3],
+            _with_sd(each.ours, each.sd),
+            _with_sd(each.published, each.published_sd),
+            change(each.ours - each.published),
+        ]
+        for each in froc_scores(run)
+    ]
     costs = [[cost.arm, *_cells(cost)] for cost in layer_costs(run)]
     found = [
         (["Arm", "Data set", "Protocol"], AREA_COLUMNS, areas, "AUC beside the published one."),
+        (["Arm", "Data set", "Protocol"], FROC_COLUMNS, located, FROC_NOTE + _rule(run)),
         (["Arm"], COST_COLUMNS, costs, COST_NOTE),
     ]
     return [each for each in found if each[2]]
+
+
+def _with_sd(mean: float, sd: float) -> str:
+    """A mean with its deviation, where there is one.
+
+    >>> _with_sd(0.246, 0.022), _with_sd(0.5, math.nan)
+    ('0.246 ± 0.022', '0.500')
+    """
+    return number(mean) if math.isnan(sd) else f"{number(mean)} ± {number(sd)}"
+
+
+def _rule(run: Run) -> str:
+    """Which score and which detections made the numbers; the paper does not say which made its own."""
+    own = next((cell.settings["localisation"] for cell in run.cells if "localisation" in cell.settings), None)
+    if own is None:
+        return ""
+    left = f"; {len(own['exclude'])} slides are left out wherever they are met" if own.get("exclude") else ""
+    return f" Score of a tile: {own.get('score')}; detections: {own.get('rule')}{left}."
 
 
 def _cells(cost: LayerCost) -> list[str]:

@@ -24,6 +24,7 @@ METRIC_NAMES = {
     "brier": "Brier score",
     "calibration_error": "calibration error",
 }
+FURTHER = ("froc",)  # metrics that some runs have
 PROTOCOLS = ("last", "nested", "test-tuned")  # in the order of the report; the last one is not honest
 TUNED = "test-tuned"
 
@@ -232,6 +233,8 @@ def _read_results(path: Path, cells: Sequence[Cell], level: str) -> dict[Key, Re
     metric_columns = [metric + part for metric in METRIC_NAMES for part in parts]
     counts = ("repeats", "folds", "bags", "parameters", "density", "seconds")
     table = Table(path, ["cell", "dataset", "arm", "protocol", *counts, *metric_columns])
+    metrics = [*METRIC_NAMES, *(name for name in FURTHER if all(name + part in table.columns for part in parts))]
+    metric_columns = [metric + part for metric in metrics for part in parts]
     values = {column: table.numbers(column, empty=column not in counts[:3]) for column in (*counts, *metric_columns)}
     planned = {(cell.name, cell.dataset, cell.arm) for cell in cells}
     results: dict[Key, Result] = {}
@@ -242,7 +245,7 @@ def _read_results(path: Path, cells: Sequence[Cell], level: str) -> dict[Key, Re
             raise damaged(path, f"line {i + 2}: cell {cell!r} is not one of experiment.json")
         row = {column: float(numbers[i]) for column, numbers in values.items()}
         results[Key(arm, dataset, protocol)] = Result(
-            {metric: Estimate(*(row[metric + part] for part in parts)) for metric in METRIC_NAMES},
+            {metric: Estimate(*(row[metric + part] for part in parts)) for metric in metrics},
             *(int(row[name]) for name in counts[:3]),
             *(row[name] for name in counts[3:]),
         )
