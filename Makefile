@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format benchmark clean
+.PHONY: demo test format benchmark campaign clean docs dist
 
 demo: .venv/ready
 	$(BIN)/scmil demo
@@ -19,7 +19,25 @@ format: .venv/ready
 
 benchmark: .venv/ready
 	$(BIN)/python benchmarks/sparse_coding.py; first=$$?; $(BIN)/python benchmarks/cross_validation.py; second=$$?; \
-	$(BIN)/python benchmarks/encode.py && exit $$((first + second))
+	$(BIN)/python benchmarks/viewer.py; third=$$?; $(BIN)/python benchmarks/scale.py; fourth=$$?; \
+	$(BIN)/python benchmarks/encode.py && exit $$((first + second + third + fourth))
+
+# An hour and a half: kills, damaged files, faults, a soak, a cluster; then docs/reliability.md from what was found.
+campaign: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ray]"
+	failed=0; for part in "kill --kills 300" "fuzz --inputs 50000" faults "soak --minutes 60" ray_two_nodes; do \
+		set -- $$part; name=$$1; shift; $(BIN)/python campaign/$$name.py "$$@" || failed=1; done; \
+	$(BIN)/python campaign/page.py && exit $$failed
+
+# The site, offline and searchable: open build/site/index.html. A warning is a mistake.
+docs: .venv/ready
+	$(BIN)/python docs/make_benchmarks.py
+	$(BIN)/sphinx-build -q -E -W --keep-going docs build/site
+
+# Wheel and sdist in dist/, and the wheel tried in a fresh environment outside of the repository.
+dist: .venv/ready
+	rm -rf dist && $(BIN)/python -m build
+	$(BIN)/python tests/check_dist.py dist/*.whl
 
 # constraints.txt pins every version: the same environment everywhere, and torch's CPU build where pip offers it.
 .venv/ready: pyproject.toml constraints.txt

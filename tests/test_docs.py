@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib
 import re
-import textwrap
-from pathlib import Path
+import sys
+import tomllib
 
 import pytest
+import typer
+from pages import DOCS, LANGUAGES, NAMES, PAGES, ROOT, blocks, commands_in_sentences, lines
 
 import scmil
+from scmil.cli import app
 
-ROOT = Path(__file__).parents[1]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 ROWS = re.findall(r"^\| ([^|]+) \| `([\w./-]+)` \| `?([^|`]*)`? \|", (ROOT / "docs" / "paper_map.md").read_text(), re.M)
 
 
@@ -32,36 +36,72 @@ def test_the_paper_map_covers_every_equation_table_and_figure() -> None:
         assert place in places
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
-)
+@pytest.mark.parametrize("page", NAMES)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_python_in_the_pages_runs(page: str) -> None:
-    scope: dict[str, object] = {}
-    known = dict(scmil.aggregators.registry._entries)
+def test_blocks_name_a_language_that_the_tests_know() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            looks_like_commands = re.search(r"^scmil ", block.text, re.M) and block.language not in ("sh", "text")
+            assert block.language in LANGUAGES or not (block.language or looks_like_commands), (page.name, block)
+
+
+def test_commands_in_blocks_are_run_or_say_why_not() -> None:
+    every = [line for page in PAGES for block in blocks(page) if block.language == "sh" for line in lines(block)]
+    skipped = [line for line in every if line.words[0] == "scmil" and line.reason]
+    assert len(every) > 50
+    assert all(re.match(r"needs \w+ \w+", line.reason, re.I) for line in skipped)
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    for line in every:
+        first, *rest = line.words
+        if first == "make":
+            assert rest[0] in targets
+        elif first == "python" and rest[0].endswith(".py"):
+            assert (ROOT / rest[0]).is_file(), rest[0]
+        elif first == "pip":
+            wanted = re.findall(r"(?:scmil|\.)\[([\w,]+)\]", " ".join(rest))
+            assert {extra for group in wanted for extra in group.split(",")} <= set(EXTRAS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_in_sentences_have_these_options(name: str) -> None:
+    for words in commands_in_sentences(ROOT / name):
+        verb = words[1]
+        assert verb in COMMANDS or not verb.isalpha() or verb.isupper(), words
+        options = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help", "--version"}
+        if verb in COMMANDS:
+            known = {spelling for given in COMMANDS[verb].params for spelling in (*given.opts, *given.secondary_opts)}
+            assert options <= known, words
+
+
+def test_extras_in_the_pages_exist() -> None:
+    for page in PAGES:
+        for group in re.findall(r"scmil\[([\w,]+)\]", page.read_text()):
+            assert set(group.split(",")) <= set(EXTRAS), page.name
+
+
+def test_the_page_of_the_benchmarks_says_what_the_results_say() -> None:
+    sys.path.insert(0, str(DOCS))
     try:
-        for block in re.findall(r"^ *```python\n(.*?)```", (ROOT / page).read_text(), re.S | re.M):
-            exec(compile(textwrap.dedent(block), page, "exec"), scope)
-    finally:  # what the page registers is gone again
-        scmil.aggregators.registry._entries.clear()
-        scmil.aggregators.registry._entries.update(known)
+        from make_benchmarks import filled
+    finally:
+        sys.path.remove(str(DOCS))
+    page = (DOCS / "benchmarks.md").read_text()
+    assert filled(page) == page, "the results have changed: python docs/make_benchmarks.py"
+    assert filled(page.replace("ABMIL-Gated | 0.", "ABMIL-Gated | 1.")) == page
 
 
-def test_public_names_exist_have_docstrings_and_are_listed() -> None:
-    listed = set(re.findall(r"^- `(\w+)`", (ROOT / "docs" / "public_api.md").read_text(), re.M))
-    assert listed == set(scmil.__all__) - {"__version__"}
-    for name in scmil.__all__:
-        thing = getattr(scmil, name)
-        assert name == "__version__" or thing.__doc__
-    assert set(scmil.__all__) <= set(dir(scmil))
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        scmil.nothing
+def test_every_picture_is_made_by_a_command() -> None:
+    made = (DOCS / "make_pictures.py").read_text()
+    for page in PAGES:
+        for picture in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text()):
+            path = page.parent / picture
+            assert path.is_file(), picture
+            assert f'"{path.name}"' in made, f"{picture}: docs/make_pictures.py does not make it"
 
 
 def test_the_changelog_has_this_version() -> None:

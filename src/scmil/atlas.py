@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError, OptionError, ScmilError
+from scmil.extras import need
 from scmil.report.markup import MINUS, p_value
 from scmil.scores import Scores
 from scmil.significance import holm
@@ -350,8 +351,7 @@ def _intervals(
 
 
 def _chances(groups: list[Array]) -> Array:
-    from scipy import stats
-
+    stats = need("scipy.stats", "statistics")
     everything = np.concatenate(groups)
     varies = everything.max(0) > everything.min(0)
     p = np.ones(everything.shape[1])

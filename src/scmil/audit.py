@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scmil.bags import Bag, BagSet
 from scmil.errors import SplitError
+from scmil.extras import need
 from scmil.labels import Labels, slide_id
 from scmil.splits import Split, check_split
 
@@ -329,10 +330,10 @@ def _splits(cohort: _Cohort, splits: Sequence[Sequence[Split]]) -> Iterator[Find
             problems[f"{fold}: {str(error).rstrip('.')}"] = None
             continue
         for (one, first), (other, second) in combinations(split._asdict().items(), 2):
-            sides = [{cohort.patient[cohort.ids[i]] for i in part} - {None} for part in (first, second)]
-            for patient in sides[0] & sides[1]:
-                slides = [cohort.ids[i] for i in first + second if cohort.patient[cohort.ids[i]] == patient]
-                leaks.setdefault(str(patient), (f"{patient} in {one} and {other} of {fold}", slides))
+            sides = [_by_patient(cohort, part) for part in (first, second)]
+            for patient in sides[0].keys() & sides[1].keys():
+                slides = sides[0][patient] + sides[1][patient]
+                leaks.setdefault(patient, (f"{patient} in {one} and {other} of {fold}", slides))
     for problem in problems:
         yield Finding("error", "split", problem, "Split again.")
     if leaks:
@@ -341,22 +342,28 @@ def _splits(cohort: _Cohort, splits: Sequence[Sequence[Split]]) -> Iterator[Find
         yield Finding("error", "leak", sentence, "Split by patient: groups = the patient of every bag.", tuple(slides))
 
 
+def _by_patient(cohort: _Cohort, part: Sequence[int]) -> dict[str, list[str]]:
+    slides: dict[str, list[str]] = {}
+    for id in (cohort.ids[i] for i in part):
+        if (patient := cohort.patient[id]) is not None:
+            slides.setdefault(patient, []).append(id)
+    return slides
+
+
 def _duplicates(cohort: _Cohort, facts: Sequence[_Facts], splits: Sequence[Sequence[Split]]) -> Iterator[Finding]:
     groups: dict[bytes, list[_Facts]] = {}
     for fact in facts:
         if fact.instances and not fact.constant:  # constant bags are reported as such
             groups.setdefault(fact.content[1], []).append(fact)
-    for group in groups.values():
-        if len(group) < 2:
-            continue
+    twice = [group for group in groups.values() if len(group) > 1]
+    parts = [_parts(cohort, split) for _, split in _folds(splits)] if twice else []
+    for group in twice:
         slides = tuple(fact.id for fact in group)
         sentence = f"{len(group)} bags have the same content"
         if len({fact.content[0] for fact in group}) > 1:
             sentence += ", in another order of rows"
         torn = len({cohort.label[id] for id in slides} - {None}) > 1
-        apart = any(
-            len({_part(split, cohort.ids.index(id)) for id in slides} - {None}) > 1 for _, split in _folds(splits)
-        )
+        apart = any(len({part.get(id) for id in slides} - {None}) > 1 for part in parts)
         sentence += ", but different labels" * torn + ", and are in two parts of a split" * apart
         severity = "error" if torn or apart else "warning"
         yield Finding(severity, "duplicate", sentence, "Keep one: the same slide has two names.", slides)
@@ -396,13 +403,11 @@ def cramers_v(pairs: Iterable[tuple[Hashable, Hashable]]) -> tuple[float, float]
     fewer = min(len(rows), len(columns)) - 1
     if fewer < 1:
         return 0.0, 1.0
-    from scipy.stats import chi2
-
     total = counts.total()
     expected = {(row, column): rows[row] * columns[column] / total for row in rows for column in columns}
     statistic = sum((counts[cell] - value) ** 2 / value for cell, value in expected.items())
     freedom = (len(rows) - 1) * (len(columns) - 1)
-    return math.sqrt(statistic / total / fewer), float(chi2.sf(statistic, freedom))
+    return math.sqrt(statistic / total / fewer), float(need("scipy.stats", "statistics").chi2.sf(statistic, freedom))
 
 
 def _folds(splits: Sequence[Sequence[Split]]) -> Iterator[tuple[str, Split]]:
@@ -411,8 +416,10 @@ def _folds(splits: Sequence[Sequence[Split]]) -> Iterator[tuple[str, Split]]:
             yield f"fold {fold}" + (f" of repeat {repeat}" if len(splits) > 1 else ""), split
 
 
-def _part(split: Split, position: int) -> str | None:
-    return next((name for name, part in split._asdict().items() if position in part), None)
+def _parts(cohort: _Cohort, split: Split) -> dict[str, str]:
+    """In which part of a split each bag is; what is not there cannot be in two."""
+    there = range(len(cohort.ids))
+    return {cohort.ids[i]: name for name, part in split._asdict().items() for i in part if i in there}
 
 
 def _value(fact: _Facts, key: str) -> Hashable:

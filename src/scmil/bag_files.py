@@ -23,6 +23,7 @@ from torch import Tensor
 from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.files import write_atomically
+from scmil.guards import DAMAGE, h5_array, opened_h5
 
 FORMAT = "scmil-bag-1"
 BLOCK_ROWS = 4096
@@ -94,10 +95,12 @@ def read_bag(path: str | Path, label: int | None = None, patient: str | None = N
     with _opened(path) as file:
         stored = file["features"]
         mapped = stored.size > LARGEST_NUMBERS and stored.id.get_offset() is not None
-        parts = {name: torch.from_numpy(file[name][()]) for name in ("coords", "instance_labels") if name in file}
+        parts = {name: torch.from_numpy(h5_array(file, name)) for name in ("coords", "instance_labels") if name in file}
         return Bag(
             id=str(file.attrs["id"]),
-            features=torch.from_numpy(map_features(path)) if mapped else torch.from_numpy(stored[()]).float(),
+            features=torch.from_numpy(map_features(path))
+            if mapped
+            else torch.from_numpy(h5_array(file, "features")).float(),
             label=label,
             patient=patient,
             instance_labels=parts.get("instance_labels"),
@@ -141,21 +144,19 @@ def _provenance(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
-    import h5py
-
     try:
-        with h5py.File(path, "r") as file:
+        with opened_h5(path) as file:
             met = file.attrs.get("scmil_format")
             if met != FORMAT or getattr(file.get("features"), "ndim", 0) != 2:
                 raise DataError(
                     f"{path} is no bag of scmil: its format is {met!r}, and {FORMAT!r} with features is needed."
                 )
             yield file
-    except ScmilError:
-        raise
+    except ScmilError as error:
+        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}. Encode this slide again.") from None
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except DAMAGE as error:
         raise DataError(f"{path} is damaged: {error}. Encode this slide again.") from None

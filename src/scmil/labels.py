@@ -10,6 +10,7 @@ import csv
 import difflib
 import io
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 
 from scmil.errors import DataError
 from scmil.extras import need
+from scmil.files import unquoted
+from scmil.guards import check_archive
 
 SLIDE = ("slide_id", "slide", "filename", "wsi", "image_id", "bag", "bag_name", "slide_path", "0")  # "0": DSMIL's index
 PATIENT = ("case_id", "patient", "patient_id", "case")
@@ -197,7 +200,7 @@ def _text_lines(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         for cells in lines:
-            yield lines.line_num, cells
+            yield lines.line_num, [unquoted(cell) for cell in cells]
     except csv.Error as error:
         raise DataError(f"{path}, line {lines.line_num}: {error}.") from None
 
@@ -206,6 +209,8 @@ def _sheet(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
     """The first sheet of a workbook."""
     openpyxl: Any = need("openpyxl", "tables")
     try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            check_archive(archive)
         book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
         rows = list(book.worksheets[0].iter_rows(values_only=True))
         book.close()

@@ -85,8 +85,7 @@ def find_lesions(area: MultiPolygon, mpp: float, slide_size: tuple[int, int] | N
     cell = 2 ** max(round(math.log2(CELL_UM / mpp)), 0)
     if area.is_empty:
         return Lesions(np.zeros((0, 0), np.int32), (0, 0), cell, np.zeros(0))
-    from scipy import ndimage
-
+    ndimage = need("scipy.ndimage", "slides")
     reach = RIM_UM / (mpp * cell)
     bounds = np.reshape(area.bounds, (2, 2)) / cell
     first, last = np.floor(bounds[0] - reach - 1).astype(int), np.ceil(bounds[1] + reach + 1).astype(int)
@@ -194,8 +193,7 @@ def detect(xy: NDArray[Any], side: float, values: NDArray[Any], mpp: float, rule
     >>> detect(row, 100, np.array([0.1, 0.9, 0.8, 0.2, 0.7]), 1.0, Rule(kind="components", least=0.15)).probability
     array([0.9])
     """
-    from scipy.spatial import cKDTree
-
+    cKDTree = need("scipy.spatial", "slides").cKDTree
     rule, xy, values = rule or Rule(), np.asarray(xy), np.asarray(values, float)
     if len(xy) != len(values) or not np.isfinite(values).all():
         raise DataError(f"{len(values)} scores for {len(xy)} tiles: one finite number each is needed.")
@@ -231,12 +229,10 @@ def _peaks(tree: Any, radius: float) -> list[int]:
 
 def _tops(tree: Any, side: float) -> NDArray[np.int64]:
     """The first, and so the highest, of each group of tiles that touch, also at a corner."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
+    sparse, csgraph = need("scipy.sparse", "slides"), need("scipy.sparse.csgraph", "slides")
     one, other = tree.query_pairs(1.01 * side, p=np.inf, output_type="ndarray").T
-    graph = coo_array((np.ones(len(one)), (one, other)), shape=(tree.n, tree.n))
-    return np.sort(np.unique(connected_components(graph, directed=False)[1], return_index=True)[1])
+    graph = sparse.coo_array((np.ones(len(one)), (one, other)), shape=(tree.n, tree.n))
+    return np.sort(np.unique(csgraph.connected_components(graph, directed=False)[1], return_index=True)[1])
 
 
 # --------------------------------------------------------------------------------------------------------------- FROC

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scmil import localisation
 from scmil.errors import DataError, OptionError, ScmilError
-from scmil.files import write_atomically
+from scmil.files import no_formula, unquoted, write_atomically
 from scmil.localisation import FALSE_POSITIVES, Detections, Froc, Hits, Numbers, Rule
 from scmil.plan import without_partly_outlined
 from scmil.study import load_study, score_folder
@@ -145,7 +145,7 @@ def _labels_of_study(path: Path, classes: Sequence[str]) -> dict[str, tuple[int 
     if not path.is_file():
         return {}
     with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = [{str(key): unquoted(str(cell or "")) for key, cell in row.items()} for row in csv.DictReader(file)]
     return {
         row["slide_id"]: (classes.index(row["y_true"]) if row["y_true"] in classes else None, row["case_id"] or None)
         for row in rows
@@ -392,5 +392,5 @@ def made_of(page: Page) -> str:
 
 def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(map(no_formula, row) for row in rows)
     return text.getvalue().encode()

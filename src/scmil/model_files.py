@@ -16,6 +16,7 @@ from scmil.files import write_atomically
 from scmil.model import MILModel, build_model
 
 FORMAT = "scmil-model-1"
+LARGEST_HEADER = 2**20  # of a safetensors file; ours have a few kilobytes
 
 
 def save_model(model: MILModel, folder: str | os.PathLike[str]) -> Path:
@@ -59,6 +60,12 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
     page = _read_page(folder / "model.json")
     path = folder / "model.safetensors"
     try:
+        with torch.device("meta"):  # shapes without memory: a page that asks for terabytes is compared, not obeyed
+            model = build_model(**page["model"])
+    except (ScmilError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelFileError(f"{folder / 'model.json'}: no model can be built from it ({error})") from None
+    try:
+        _check_size(path, model)
         weights = path.read_bytes()
     except OSError as error:
         raise ModelFileError(
@@ -72,11 +79,6 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
         tensors = load(weights)
     except (SafetensorError, ValueError, KeyError) as error:
         raise ModelFileError(f"{path}: not a safetensors file ({error}).") from None
-    try:
-        with torch.device("meta"):  # shapes without memory: a page that asks for terabytes is compared, not obeyed
-            model = build_model(**page["model"])
-    except (ScmilError, TypeError, ValueError, RuntimeError) as error:
-        raise ModelFileError(f"{folder / 'model.json'}: no model can be built from it ({error})") from None
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     met = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
@@ -87,6 +89,13 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
         )
     model.load_state_dict(tensors, assign=True)
     return model
+
+
+def _check_size(path: Path, model: MILModel) -> None:
+    """Refuse weights that are far more than the model has, before they are read."""
+    most = sum(8 * tensor.numel() for tensor in model.state_dict().values()) + LARGEST_HEADER
+    if (met := path.stat().st_size) > most:
+        raise ModelFileError(f"{path}: {met} bytes, but the model in model.json has at most {most}. It was not read.")
 
 
 def _read_page(path: Path) -> dict[str, Any]:

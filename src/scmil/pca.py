@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scmil.errors import DataError, ScmilError, ShapeError
 from scmil.extras import need
-from scmil.files import write_atomically
+from scmil.files import no_formula, write_atomically
 from scmil.metrics import auc_many
 from scmil.report.markup import Markup, element
 from scmil.report.plots import axis_over
@@ -356,7 +356,8 @@ def _table(panels: Sequence[Panel], sample: Sample, names: Sequence[str]) -> byt
         for slide, (x, y), colour, (one, two) in zip(
             sample.slides, sample.xy.tolist(), sample.colour.tolist(), panel.plane.tolist(), strict=True
         ):
-            writer.writerow([panel.name, slide, x, y, names[colour], f"{one:.6g}", f"{two:.6g}"])
+            where = [*map(no_formula, (panel.name, slide)), x, y, no_formula(names[colour])]
+            writer.writerow([*where, f"{one:.6g}", f"{two:.6g}"])
     return text.getvalue().encode()
 
 

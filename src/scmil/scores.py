@@ -27,6 +27,7 @@ from scmil.bags import Bag
 from scmil.chunks import BLOCK_ROWS, predict_bag
 from scmil.errors import DataError, OptionError
 from scmil.files import write_atomically
+from scmil.guards import DAMAGE, npz_arrays
 from scmil.model import MILModel
 from scmil.released import ReleasedSparseCoding
 from scmil.sparse_coding import SparseCoding
@@ -304,11 +305,8 @@ def write_scores(scores: Scores, folder: str | Path) -> Path:
 
 def read_scores(path: str | Path) -> Scores:
     """Read the scores of one slide."""
-    import zipfile
-
     try:
-        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays: dict[str, Any] = npz_arrays(Path(path))
         page = json.loads(arrays.pop("page").tobytes())
         parts = {name: arrays.pop(f"code_{name}") for name in ("values", "columns", "starts") if page["atoms"]}
         codes = Codes(**parts, atoms=page["atoms"]) if parts else None
@@ -319,7 +317,7 @@ def read_scores(path: str | Path) -> Scores:
         return scores
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file. Make it: scmil heatmap MODEL BAGS") from None
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except DAMAGE as error:
         raise DataError(f"{path} is damaged, or no file of scores ({error}). Delete it, and make it again.") from None
 
 

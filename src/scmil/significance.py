@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from statistics import NormalDist
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scmil.errors import DataError
+from scmil.errors import DataError, MissingExtraError
 
 Array: TypeAlias = NDArray[np.float64]
 Groups: TypeAlias = Sequence[Hashable | None]
 LEVEL = 0.05
 EXACT_PAIRS = 200
+DRAWN_AT_ONCE = 2_000_000  # patients of a bootstrap: all draws of a hundred thousand would take five gigabytes
 
 
 class MeanSd(NamedTuple):
@@ -123,8 +125,11 @@ def bootstrap_interval(
     sizes, sums = np.bincount(units), np.bincount(units, numbers)
     if len(sizes) < 2:
         raise DataError("all values belong to one patient: an interval needs at least 2 patients.")
-    drawn = np.random.default_rng(seed).integers(len(sizes), size=(draws, len(sizes)))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
+    random, rows = np.random.default_rng(seed), max(1, DRAWN_AT_ONCE // len(sizes))
+    means = np.empty(draws)
+    for start in range(0, draws, rows):
+        drawn = random.integers(len(sizes), size=(min(rows, draws - start), len(sizes)))
+        means[start : start + rows] = sums[drawn].sum(1) / sizes[drawn].sum(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
@@ -150,9 +155,7 @@ def wilcoxon(a: ArrayLike, b: ArrayLike) -> SignedRank:
     if len(differences) <= EXACT_PAIRS:
         p = _chance_of(surplus, ranks[differences != 0])
     else:
-        from scipy import stats
-
-        p = float(stats.wilcoxon(differences, zero_method="pratt").pvalue)
+        p = float(_scipy("stats").wilcoxon(differences, zero_method="pratt").pvalue)
     return SignedRank(p, surplus / float(ranks.sum()), better, worse, equal)
 
 
@@ -222,10 +225,8 @@ def corrected_t(differences: ArrayLike, test_share: float) -> float:
     values = _rounded(values)
     if values.min() == values.max():
         return 2.0 ** (1 - len(values)) if values[0] else 1.0
-    from scipy.special import stdtr
-
     deviation = values.std(ddof=1) * math.sqrt(1 / len(values) + test_share / (1 - test_share))
-    return float(2 * stdtr(len(values) - 1, -abs(values.mean()) / deviation))
+    return float(2 * _scipy("special").stdtr(len(values) - 1, -abs(values.mean()) / deviation))
 
 
 def sign_flips(differences: ArrayLike, draws: int = 9999, seed: int = 0) -> float:
@@ -385,3 +386,12 @@ def _placements(positive: NDArray[np.bool_], scores: Array) -> tuple[Array, Arra
 
 def _signed(value: float) -> str:
     return f"{round(value, 3) + 0.0:+.3f}"  # + 0.0, for there is no -0.000
+
+
+def _scipy(part: str) -> Any:
+    try:
+        return import_module(f"scipy.{part}")
+    except ModuleNotFoundError:  # too large for everyone's installation
+        raise MissingExtraError(
+            "this test needs scipy, which is not installed: pip install 'scmil[statistics]'"
+        ) from None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scmil.errors import DataError, SplitError
-from scmil.files import write_atomically
+from scmil.files import no_formula, write_atomically
 from scmil.labels import SLIDE, Rows, read_rows, slide_id
 from scmil.splits import COLUMNS, Groups, Split, check_split, load_splits
 
@@ -359,5 +359,5 @@ def _side_by_side(header: Iterable[str], columns: Sequence[Sequence[object]], nu
 
 def _csv(rows: Iterable[Sequence[object]], separator: str = ",") -> str:
     text = io.StringIO()
-    csv.writer(text, delimiter=separator, lineterminator="\n").writerows(rows)
+    csv.writer(text, delimiter=separator, lineterminator="\n").writerows(map(no_formula, row) for row in rows)
     return text.getvalue()

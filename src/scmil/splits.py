@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import SplitError
-from scmil.files import write_atomically
+from scmil.files import no_formula, unquoted, write_atomically
 
 Labels: TypeAlias = Sequence[int | None]
 Groups: TypeAlias = Sequence[str | None]
@@ -135,7 +135,7 @@ def save_splits(path: str | os.PathLike[str], splits: Sequence[Sequence[Split]],
     for repeat, folds in enumerate(splits):
         for fold, split in enumerate(folds):
             for name, part in split._asdict().items():
-                table.writerows((repeat, fold, name, ids[i]) for i in part)
+                table.writerows((repeat, fold, name, no_formula(ids[i])) for i in part)
     write_atomically(Path(path), text.getvalue().encode())
 
 
@@ -247,7 +247,8 @@ def _check_patients(
 
 
 def _first_repeated(part: Sequence[int]) -> int:
-    return next(i for at, i in enumerate(part) if i in part[:at])
+    seen: set[int] = set()
+    return next(i for i in part if i in seen or seen.add(i))  # type: ignore[func-returns-value]
 
 
 def _positions(ids: Sequence[str]) -> dict[str, int]:
@@ -272,7 +273,7 @@ def _rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, str]]]:
                 where = f"{path}, line {table.line_num}"
                 if any(row[column] is None for column in COLUMNS):
                     raise SplitError(f"{where}: fewer values than columns. Expected {','.join(COLUMNS)}.")
-                yield where, row
+                yield where, {**row, "bag": unquoted(row["bag"])}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SplitError(f"{path}: cannot be read as a table of splits: {error}.") from error
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from scmil.errors import DataError, DiskFullError, OutputError, ScmilError
-from scmil.files import write_atomically
+from scmil.files import no_formula, unquoted, write_atomically
 
 Item = TypeVar("Item")
 
@@ -30,6 +30,9 @@ LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes and temporary n
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # devices on Windows, with any suffix
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}")  # as `write_atomically` names its files
 SECONDS_BETWEEN_LOOKS = 0.2
+MADE_GOOD = "made good since"  # the cause that strikes an earlier line of a ledger out
+SMALL = 1000  # lines; a ledger of more is written anew only when half of it is struck out
+TAIL = 256  # bytes by which a file that was written anew is told from one that has only grown
 
 
 class Failure(NamedTuple):
@@ -45,7 +48,8 @@ class Failure(NamedTuple):
 class Ledger:
     """The failures of all runs into a folder, as a table that people read too; several processes may write at once.
 
-    A slide has one line a stage: its last failure.
+    A slide has one line a stage: its last failure. A line is added at the end, and only what was added is read again, so that
+    a folder in which everything fails costs no more for each slide than one in which a single slide does.
 
     >>> import tempfile
     >>> ledger = Ledger(tempfile.mkdtemp())
@@ -59,41 +63,111 @@ class Ledger:
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / "failures.csv"
+        self._forget()
+
+    def _forget(self) -> None:
+        self._failures: dict[tuple[str, str], Failure] = {}
+        self._lines = 0  # also those that later ones replace or strike out
+        self._read, self._tail = 0, b""  # bytes that were read, and the last of them
+        self._ends_well = True
 
     def read(self) -> list[Failure]:
         """All failures that are not yet made good, the oldest first."""
-        try:
-            text = self.path.read_text("utf-8", "surrogateescape")  # file names may have bytes that are no text
-            rows = list(filter(None, csv.reader(io.StringIO(text, newline=""))))
-        except FileNotFoundError:
-            return []
-        except (OSError, csv.Error) as error:
-            raise DataError(f"{self.path} cannot be read: {error}. Mend it, or delete it to try all again.") from None
-        if not rows or rows[0] != list(Failure._fields) or any(len(row) != len(rows[0]) for row in rows):
-            expected = ",".join(Failure._fields)
-            raise DataError(f"{self.path} is no table of {expected}. Mend it, or delete it to try all slides again.")
-        return [Failure(*row) for row in rows[1:]]
+        self._forget()
+        self._look()
+        return list(self._failures.values())
 
     def of(self, slide: str, stage: str) -> Failure | None:
         """The failure of a slide at a stage, if there is one."""
-        return next((failure for failure in self.read() if failure[:2] == (slide, stage)), None)
+        self._look()
+        return self._failures.get((slide, stage))
+
+    def among(self, slides: Iterable[str], stage: str) -> dict[str, Failure]:
+        """The failures of these slides at a stage."""
+        self._look()
+        return {slide: failure for slide in slides if (failure := self._failures.get((slide, stage)))}
 
     def add(self, slide: str, stage: str, cause: str, file: str = "") -> None:
         """Write a failure down, in place of an earlier one of the same slide and stage."""
-        when = datetime.now(UTC).isoformat()
-        self._replace(slide, stage, [Failure(slide, stage, " ".join(cause.split()), when, file)])
+        with locked(self.path, wait=True):
+            self._look()
+            self._put(Failure(slide, stage, " ".join(cause.split()), datetime.now(UTC).isoformat(), file))
 
     def clear(self, slide: str, stage: str) -> None:
         """Strike the failure of a slide at a stage out, because it is made good."""
-        self._replace(slide, stage, [])
+        with locked(self.path, wait=True):
+            if self.of(slide, stage):
+                self._put(Failure(slide, stage, MADE_GOOD, datetime.now(UTC).isoformat(), ""))
 
-    def _replace(self, slide: str, stage: str, new: list[Failure]) -> None:
-        with _locked(self.path, wait=True):
-            _remove(_leftovers(self.path.parent).get(self.path.name, ()))
-            others = [failure for failure in self.read() if failure[:2] != (slide, stage)]
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([Failure._fields, *others, *new])
-            write_atomically(self.path, text.getvalue().encode("utf-8", "surrogateescape"))
+    def _put(self, failure: Failure) -> None:
+        """Add a line; a file that is not there, that ends in half a line, or that has many old ones is written anew."""
+        earlier = self._failures.pop(failure[:2], None)
+        if failure.cause != MADE_GOOD:
+            self._failures[failure[:2]] = failure
+        old = self._lines + 1 - len(self._failures)
+        whole = not self._lines or not self._ends_well
+        try:
+            if whole or (earlier and (self._lines < SMALL or old > len(self._failures))):
+                self._write_anew()
+            else:
+                self._append(failure)
+        except BaseException:
+            self._forget()  # what is remembered is what the file says
+            raise
+
+    def _write_anew(self) -> None:
+        _remove(_leftovers(self.path.parent).get(self.path.name, ()))
+        write_atomically(self.path, _as_lines([Failure._fields, *self._failures.values()]))
+        self._forget()
+
+    def _append(self, failure: Failure) -> None:
+        with self.path.open("ab") as file:
+            file.write(_as_lines([failure]))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _look(self) -> None:
+        """Read what was added since the last look, or all if the file was written anew."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read - len(self._tail))
+                if not self._ends_well or file.read(len(self._tail)) != self._tail:
+                    self._forget()
+                    file.seek(0)
+                content = file.read()
+        except FileNotFoundError:
+            self._forget()
+            return
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error}. Mend it, or delete it to try all again.") from None
+        self._take(content)
+        self._tail = (self._tail + content)[-TAIL:]
+        self._read += len(content)
+
+    def _take(self, content: bytes) -> None:
+        text = content.decode("utf-8", "surrogateescape")  # file names may have bytes that are no text
+        try:
+            rows = list(filter(None, csv.reader(io.StringIO(text, newline=""))))
+        except csv.Error as error:
+            raise DataError(f"{self.path} cannot be read: {error}. Mend it, or delete it to try all again.") from None
+        expected = list(Failure._fields)
+        self._ends_well = not content or content.endswith(b"\n")
+        if not self._ends_well and self._lines + len(rows) > 1 and len(rows[-1]) < len(expected):
+            rows.pop()  # half a line, as a machine leaves it that loses its power
+        if (not self._lines and rows[:1] != [expected]) or any(len(row) != len(expected) for row in rows):
+            said = ",".join(expected)
+            raise DataError(f"{self.path} is no table of {said}. Mend it, or delete it to try all slides again.")
+        for failure in (Failure(*map(unquoted, row)) for row in rows[not self._lines :]):
+            self._failures.pop(failure[:2], None)
+            if failure.cause != MADE_GOOD:
+                self._failures[failure[:2]] = failure
+        self._lines += len(rows)
+
+
+def _as_lines(rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(no_formula, row) for row in rows)
+    return text.getvalue().encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -124,6 +198,7 @@ def for_each(
     name: Callable[[Item], str] | None = None,
     source: Callable[[Item], object] = str,
     wait: bool = True,
+    swept: bool = False,
 ) -> Outcome:
     """Make the file of every item that has none; an item that fails is written into the ledger, and the others go on.
 
@@ -131,7 +206,8 @@ def for_each(
     at again in the end, when it is done (`wait=False`: it is reported as taken). Items that failed before are passed over
     unless `retry_failed`. A full disk stops the run, since every further item would fail too. `on_done` is told each item
     and what became of it: "done", "kept", "failed" or "taken". In the ledger an item has the name of its file without the
-    suffix, or `name(item)`, and `source(item)` is the file that it came from.
+    suffix, or `name(item)`, and `source(item)` is the file that it came from. Whoever deals many items out to calls of a few
+    calls `sweep` once, and says so with `swept`: the folders are then not looked through for each.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -144,7 +220,7 @@ def for_each(
     1 made, 2 kept, 0 failed
     """
     run = _Run(make, target, ledger, stage, retry_failed, name or (lambda item: target(item).stem), source)
-    run.prepare(items)
+    run.prepare(items, swept)
     states: dict[str, list[str]] = {state: [] for state in ("done", "kept", "failed", "taken")}
 
     def tell(item: Item, state: str) -> None:
@@ -179,17 +255,11 @@ class _Run(Generic[Item]):
     leftovers: set[Path] = field(default_factory=set)  # files that a killed process had begun
     before: dict[str, Failure] = field(default_factory=dict)
 
-    def prepare(self, items: Sequence[Item]) -> None:
+    def prepare(self, items: Sequence[Item], swept: bool) -> None:
         """Refuse before the first item what would spoil all of them, and look at what is there."""
-        owners: dict[Path, Item] = {}
-        for item in items:
-            if (first := owners.setdefault(self.target(item), item)) != item:
-                raise DataError(f"{first} and {item} would both be written to {self.target(item)}. Rename one.")
-        folders = {path.parent for path in owners}
-        for folder in sorted(folders | {self.ledger.path.parent}):
-            check_writable(folder)
-        self.leftovers = {folder / name for folder in folders for name in _leftovers(folder)}
-        self.before = {failure.slide: failure for failure in self.ledger.read() if failure.stage == self.stage}
+        if not swept:
+            self.leftovers = set(_check_targets(items, self.target, self.ledger))
+        self.before = self.ledger.among([self.name(item) for item in items], self.stage)
 
     def attempt(self, item: Item, wait: bool = False) -> str:
         """Make the file of an item if it is missing and nobody is at it, and say what became of the item."""
@@ -201,7 +271,7 @@ class _Run(Generic[Item]):
         if not half_made and not target.exists() and known and not self.retry_failed:
             return "failed"
         try:
-            with _locked(target, wait) as ours:
+            with locked(target, wait) as ours:
                 return self._decide(item, target, name, half_made) if ours else "taken"
         except ScmilError:
             raise
@@ -228,7 +298,6 @@ class _Run(Generic[Item]):
             if not target.exists():
                 raise RuntimeError(f"no file {target.name} was written")
         except Exception as error:
-            _remove(_leftovers(target.parent).get(target.name, ()))
             if isinstance(error, DiskFullError):
                 raise
             if is_disk_full(error):
@@ -238,6 +307,26 @@ class _Run(Generic[Item]):
             self.ledger.add(name, self.stage, plain_words(error), str(self.source(item)))
             return "failed"
         return "done"
+
+
+def sweep(items: Iterable[Item], target: Callable[[Item], Path], ledger: Ledger) -> None:
+    """Do once what `for_each` does first: refuse what would spoil all items, and remove what killed processes left."""
+    for path, halves in _check_targets(items, target, ledger).items():
+        with locked(path, wait=False) as ours:
+            _remove(halves if ours else ())
+
+
+def _check_targets(items: Iterable[Item], target: Callable[[Item], Path], ledger: Ledger) -> dict[Path, list[Path]]:
+    """Refuse two items with one file and folders that cannot be written; return the half files of those that are there."""
+    owners: dict[Path, Item] = {}
+    for item in items:
+        if (first := owners.setdefault(target(item), item)) != item:
+            raise DataError(f"{first} and {item} would both be written to {target(item)}. Rename one.")
+    folders = {path.parent for path in owners}
+    for folder in sorted(folders | {ledger.path.parent}):
+        check_writable(folder)
+    halves = {folder / name: paths for folder in folders for name, paths in _leftovers(folder).items()}
+    return {path: halves[path] for path in halves.keys() & owners.keys()}
 
 
 def check_writable(folder: str | Path) -> None:
@@ -316,23 +405,26 @@ def _refusal(folder: Path, error: BaseException) -> ScmilError:
 
 
 @contextmanager
-def _locked(path: Path, wait: bool) -> Iterator[bool]:
+def locked(path: Path, wait: bool) -> Iterator[bool]:
     """Hold the lock of a file; False if another process has it and we do not wait."""
     import filelock
 
     folder = path.parent / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    lock: Any = filelock.FileLock(folder / f"{path.name}.lock")
+    none = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock: Any = filelock.FileLock(folder / f"{path.name}.lock")
         lock.acquire(timeout=-1 if wait else 0, poll_interval=SECONDS_BETWEEN_LOOKS)
     except filelock.Timeout:
         yield False
         return
     except NotImplementedError:  # as some versions say that the file system has no locks; others take a soft one
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK)) from None
+        raise _refusal(path.parent, none) from None
+    except OSError as error:
+        raise _refusal(path.parent, error) from error
     if isinstance(lock, filelock.SoftFileLock):  # a mere file: it would outlive a killed process, and block its item
         lock.release()
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise _refusal(path.parent, none)
     try:
         yield True
     finally:

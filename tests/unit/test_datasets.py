@@ -243,9 +243,11 @@ def test_digits_repeat_for_a_seed() -> None:
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digits, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="pip install scikit-learn"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'scmil\[statistics\]'"):
         load_dataset("digits")
-    assert next(entry for entry in datasets.status() if entry.name == "digits").remedy == "pip install scikit-learn"
+    assert (
+        next(entry for entry in datasets.status() if entry.name == "digits").remedy == "pip install 'scmil[statistics]'"
+    )
 
 
 # Originals and downloads

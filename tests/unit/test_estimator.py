@@ -240,5 +240,5 @@ def test_it_has_to_be_fitted_first() -> None:
 def test_without_scikit_learn_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     monkeypatch.delitem(sys.modules, "scmil.estimator")
-    with pytest.raises(MissingExtraError, match="pip install scikit-learn"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'scmil\[statistics\]'"):
         import_module("scmil.estimator")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import device_of, progress_bars
+from scmil.cli.shared import On, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
 
 PANEL = "Learning"
 
@@ -250,6 +250,10 @@ def run(
     ] = None,
     only: Annotated[str | None, typer.Option(help="Run the cells whose name fits, such as 'musk1--*'.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells to run at the same time; default: one a core.")] = None,
+    shard: ShardOf = None,
+    on: On = None,
+    task_cpus: TaskCpus = 1,
+    task_gpus: TaskGpus = 0,
     data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, list the cells, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
@@ -259,14 +263,22 @@ def run(
     A cell is one arm on one data set, with all its folds. Each writes its own folder, and results.csv is gathered from them;
     at the end the report is written beside it.
     """
+    from scmil.experiment import chosen_cells
     from scmil.plan import read_plan
+    from scmil.shards import parse_shard
 
+    part, cluster = parse_shard(shard), cluster_of(on, task_cpus, task_gpus)
     plan = read_plan(experiment, changes or [], data, only)
     folder = out or Path("runs") / plan.name
     if dry_run:
-        _list_cells(plan, folder, as_json)
+        _list_cells(chosen_cells(plan, only, part), folder, as_json)
         return
-    run_plan(plan, folder, jobs, only, data, as_json)
+    execute = None
+    if cluster:
+        from scmil.cluster import cells_on
+
+        execute = cells_on(cluster)
+    run_plan(plan, folder, jobs, only, data, as_json, shard=part, execute=execute)
 
 
 def run_plan(
@@ -277,14 +289,22 @@ def run_plan(
     data: Path | None,
     as_json: bool,
     before_report: Callable[[], None] | None = None,
+    **where: Any,
 ) -> None:
-    """Run with progress, write the report, print the tables; a failed cell makes the command fail at its end."""
+    """Run with progress, write the report, print the tables; a failed cell makes the command fail at its end.
+
+    `where` is what `experiment.run` takes of shards and clusters.
+    """
     from scmil import experiment as experiments
     from scmil.report import read_run, verdict, write_report
+    from scmil.shards import ALL
 
     quiet = as_json or not sys.stderr.isatty()
-    with _grid_progress(plan, folder, only, quiet) as (progress, on_cell):
-        outcome = experiments.run(plan, folder, jobs=jobs, only=only, data=data, progress=progress, on_cell=on_cell)
+    cells = experiments.chosen_cells(plan, only, where.get("shard", ALL))
+    with _grid_progress(cells, folder, quiet) as (progress, on_cell):
+        outcome = experiments.run(
+            plan, folder, jobs=jobs, only=only, data=data, progress=progress, on_cell=on_cell, **where
+        )
     if before_report:
         before_report()
     pages = write_report(folder)
@@ -307,8 +327,10 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Write the report of a run again: a page that works offline, Markdown and LaTeX."""
+    from scmil.experiment import gather_again
     from scmil.report import FORMATS, read_run, verdict, write_report
 
+    gather_again(run)
     pages = write_report(run, formats or FORMATS)
     if as_json:
         typer.echo(json.dumps({"verdict": verdict(read_run(run)), "files": [str(page) for page in pages]}, indent=2))
@@ -330,10 +352,10 @@ def get(
     typer.echo(f"{name} is ready: {fetch(name, url)}")
 
 
-def _list_cells(plan: Any, folder: Path, as_json: bool) -> None:
-    from scmil.experiment import RESULT, cell_folder
+def _list_cells(cells: Any, folder: Path, as_json: bool) -> None:
+    from scmil.experiment import is_done
 
-    rows = [(cell.name, cell.protocols, (cell_folder(folder, cell) / RESULT).exists()) for cell in plan.cells]
+    rows = [(cell.name, cell.protocols, is_done(folder, cell)) for cell in cells]
     if as_json:
         keys = ("cell", "protocols", "done")
         typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
@@ -344,17 +366,14 @@ def _list_cells(plan: Any, folder: Path, as_json: bool) -> None:
 
 
 @contextmanager
-def _grid_progress(plan: Any, folder: Path, only: str | None, quiet: bool) -> Iterator[tuple[Any, Any]]:
+def _grid_progress(cells: Any, folder: Path, quiet: bool) -> Iterator[tuple[Any, Any]]:
     """A bar for the grid with the time left, and one for every cell that is running."""
     if quiet:
         yield None, (lambda name: typer.echo(f"done: {name}", err=True))
         return
-    import fnmatch
+    from scmil.experiment import is_done
 
-    from scmil.experiment import RESULT, cell_folder
-
-    cells = [cell for cell in plan.cells if only is None or fnmatch.fnmatch(cell.name, only)]
-    waiting = [cell for cell in cells if not (cell_folder(folder, cell) / RESULT).exists()]
+    waiting = [cell for cell in cells if not is_done(folder, cell)]
     with progress_bars() as bars:
         # The grid counts epochs of all cells, so that its time left is known before the first cell ends.
         grid = bars.add_task("all cells, epochs", total=None)

@@ -2,7 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
+
+ShardOf = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="K/N", help="Only the K-th of N parts, such as 3/16: for arrays of a cluster."),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on", metavar="ray[=ADDRESS]", help="On a Ray cluster: that of RAY_ADDRESS, of ADDRESS, or of this computer."
+    ),
+]
+TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: processors for each task.")]
+TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs for each task, also 0.5.")]
+
+
+def cluster_of(on: str | None, cpus: float, gpus: float) -> Any:
+    """The cluster that `--on` names; None without."""
+    if on is None:
+        return None
+    from scmil.errors import OptionError
+
+    engine, equals, address = on.partition("=")
+    if engine != "ray" or (equals and not address):
+        raise OptionError(f"--on {on}: 'ray', or 'ray=' and the address of its head, such as ray=10.0.0.1:6379.")
+    from scmil.cluster import Cluster
+
+    return Cluster(address or None, cpus, gpus)
 
 
 def progress_bars(**options: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import device_of, progress_bars
+from scmil.cli.shared import On, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
 
 PANEL = "From slides to bags"
 
@@ -69,6 +69,10 @@ def tile_(
     pen: Pen = True,
     mpp_of: MppOf = None,
     jobs: Annotated[int, typer.Option("--workers", min=1, help="Slides at the same time.")] = 1,
+    shard: ShardOf = None,
+    on: On = None,
+    task_cpus: TaskCpus = 1,
+    task_gpus: TaskGpus = 0,
     retry_failed: RetryFailed = False,
     as_json: Json = False,
 ) -> None:
@@ -77,9 +81,13 @@ def tile_(
     Slides that fail are written to OUT/failures.csv, and the others go on. The same command goes on where it was stopped.
     """
     from scmil.cohort import TileSettings
+    from scmil.shards import parse_shard
 
+    part, cluster = parse_shard(shard), cluster_of(on, task_cpus, task_gpus)
     settings = TileSettings(size, _mpp(mpp, mag), overlap, min_tissue, rule, preset, None, pen)
-    outcome = _tile(slides, out, settings, mpp_of, jobs, retry_failed, as_json)
+    with _dealt(cluster) as deal:
+        how = {"jobs": jobs, "shard": part, "deal": deal, "retry_failed": retry_failed}
+        outcome = _tile(slides, out, settings, mpp_of, as_json, **how)
     _finish({"tile": outcome}, out, as_json)
 
 
@@ -111,6 +119,10 @@ def encode_(
     preset: Preset = "default",
     pen: Pen = True,
     mpp_of: MppOf = None,
+    shard: ShardOf = None,
+    on: On = None,
+    task_cpus: TaskCpus = 1,
+    task_gpus: TaskGpus = 0,
     retry_failed: RetryFailed = False,
     as_json: Json = False,
 ) -> None:
@@ -121,7 +133,9 @@ def encode_(
     from scmil.cohort import TileSettings, encode_slides, find_cohort, read_settings, tiled_slides
     from scmil.encoders import check_contract, load_encoder
     from scmil.errors import OptionError
+    from scmil.shards import parse_shard
 
+    part, cluster = parse_shard(shard), cluster_of(on, task_cpus, task_gpus)
     is_work = (folder / "slides.csv").is_file()
     if is_work and (late := [name for name in ASKED_AT_TILING if _was_typed(context, name)]):
         options = ", ".join(f"--{name.replace('_', '-')}" for name in late)
@@ -131,31 +145,37 @@ def encode_(
     work = folder if is_work else out
     if work is None:
         raise OptionError(f"{folder} has slides, and is no folder of scmil tile: name one for the results with --out.")
-    network = load_encoder(
-        encoder, weights, offline=offline or None, random=random, device=device_of(device), precision=precision
-    )
+    if cluster and device.startswith("cuda") and not task_gpus:
+        raise OptionError(f"--device {device} on a cluster: say how many GPUs a slide takes, --task-gpus 1.")
+    # For a cluster it stays as it is, and is brought to a device there.
+    place, digits = ("cpu", "float32") if cluster else (device_of(device), precision)
+    network = load_encoder(encoder, weights, offline=offline or None, random=random, device=place, precision=digits)
     outcomes, only = {}, None
-    if not is_work:
-        settings = TileSettings(size, _mpp(mpp, mag), overlap, min_tissue, "fraction", preset, None, pen)
-        outcomes["tile"] = _tile(folder, work, settings, mpp_of, 1, retry_failed, as_json)
-        only = [source.id for source in find_cohort(folder)]
-    tiles = read_settings(work)
-    for warning in check_contract(network, tiles.size_px, tiles.mpp):
-        typer.echo(f"warning: {warning}", err=True)
-    with slide_bars(as_json) as bars:
-        bars.total("encode", len(tiled_slides(work, only)))
-        outcomes["encode"] = encode_slides(
-            work,
-            network,
-            only=only,
-            scales=2 if two_scales else 1,
-            dtype=dtype,
-            batch=batch,
-            workers=workers,
-            retry_failed=retry_failed,
-            on_slide=bars.slide,
-            on_tiles=bars.tiles,
-        )
+    with _dealt(cluster) as deal:
+        how: dict[str, Any] = {"shard": part, "deal": deal, "retry_failed": retry_failed}
+        if not is_work:
+            settings = TileSettings(size, _mpp(mpp, mag), overlap, min_tissue, "fraction", preset, None, pen)
+            outcomes["tile"] = _tile(folder, work, settings, mpp_of, as_json, **how)
+            only = [source.id for source in find_cohort(folder)]
+        tiles = read_settings(work)
+        for warning in check_contract(network, tiles.size_px, tiles.mpp):
+            typer.echo(f"warning: {warning}", err=True)
+        with slide_bars(as_json) as bars:
+            bars.total("encode", len(tiled_slides(work, only, part)))
+            outcomes["encode"] = encode_slides(
+                work,
+                network,
+                only=only,
+                scales=2 if two_scales else 1,
+                dtype=dtype,
+                batch=batch,
+                workers=workers,
+                device=device,
+                precision=precision,
+                on_slide=bars.slide,
+                on_tiles=bars.tiles,
+                **how,
+            )
     _finish(outcomes, work, as_json)
 
 
@@ -177,16 +197,26 @@ def paint(
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _tile(
-    slides: Path, out: Path, settings: Any, mpp_of: str | None, jobs: int, retry_failed: bool, as_json: bool
-) -> Any:
+@contextmanager
+def _dealt(cluster: Any) -> Iterator[Any]:
+    """How slides are dealt out: to a cluster that is joined once for all stages, or, with None, not at all."""
+    if cluster is None:
+        yield None
+        return
+    from scmil.cluster import slides_on
+
+    with cluster.joined():
+        yield slides_on(cluster)
+
+
+def _tile(slides: Path, out: Path, settings: Any, mpp_of: str | None, as_json: bool, **how: Any) -> Any:
     from scmil.cohort import find_cohort, tile_slides
 
     given = _number(mpp_of)
     sources = find_cohort(slides, mpp_of if given is None else given)
     with slide_bars(as_json) as bars:
-        bars.total("tile", len(sources))
-        return tile_slides(sources, out, settings, retry_failed=retry_failed, jobs=jobs, on_slide=bars.slide)
+        bars.total("tile", len(how["shard"].of(sources)))
+        return tile_slides(sources, out, settings, on_slide=bars.slide, **how)
 
 
 def _was_typed(context: typer.Context, name: str) -> bool:

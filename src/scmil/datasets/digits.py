@@ -12,7 +12,7 @@ from scmil.datasets.table import Table
 from scmil.errors import MissingExtraError
 
 BAGS = 150  # not more: so no image is in two bags, and nothing that was trained on is tested
-REMEDY = "pip install scikit-learn"
+REMEDY = "pip install 'scmil[statistics]'"
 
 
 def where() -> str | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scmil.datasets.table import Table, as_text, class_numbers, one_each, positions
 from scmil.errors import DataError
+from scmil.extras import need
 
 LARGEST_INDEX = 1_000_000  # of a feature in a sparse file; a slip of the pen must not fill the memory
 
@@ -118,8 +119,7 @@ def read_svm(content: bytes) -> Table:
 
 def read_mat(content: bytes) -> Table:
     """Read a MATLAB file: a PRTools data set of bags under any name, or `X`, `bag` (from 1 or from 0) and `y`."""
-    from scipy.io import loadmat
-
+    loadmat = need("scipy.io", "statistics").loadmat
     try:
         variables = loadmat(io.BytesIO(content))
     except NotImplementedError:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError, OptionError
-from scmil.files import write_atomically
+from scmil.files import no_formula, write_atomically
 from scmil.formats.folder import Folder
 from scmil.formats.reading import Labels, SlideMpp
 from scmil.registry import Registry
@@ -195,7 +195,7 @@ def _write_labels(bags: BagSet, folder: Path) -> None:
     table.writerow(("case_id", "slide_id", "label"))
     for id, label, patient in zip(bags.ids, bags.labels, bags.patients, strict=True):
         if label is not None:
-            table.writerow((patient or id, id, bags.classes[label]))
+            table.writerow(map(no_formula, (patient or id, id, bags.classes[label])))
     path, content = folder / "labels.csv", text.getvalue().encode()
     if all(label is None for label in bags.labels) or (path.is_file() and path.read_bytes() == content):
         return

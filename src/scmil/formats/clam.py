@@ -18,7 +18,6 @@ from scmil.formats.reading import (
     Array,
     Labels,
     SlideMpp,
-    h5_array,
     lazy_bags,
     load_pt,
     make_bag,
@@ -27,6 +26,7 @@ from scmil.formats.reading import (
     plain,
 )
 from scmil.formats.writing import Dataset, features_of, h5_bytes, pt_bytes, xy_of
+from scmil.guards import h5_array
 
 FOLDERS = ("h5_files", "pt_files")
 OLD = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import pickle
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -19,13 +19,10 @@ from torch import Tensor
 from scmil.bags import Bag, BagSet
 from scmil.errors import BagError, DataError, ScmilError
 from scmil.extras import need
+from scmil.guards import DAMAGE, check_archive, npy_array, npz_arrays, opened_h5
 
 SlideMpp: TypeAlias = float | Mapping[str, float]
 Array: TypeAlias = NDArray[Any] | Tensor
-
-
-# What the readers of numpy, torch and h5py raise, and what a foreign value in a header can cause.
-DAMAGE = (OSError, ValueError, LookupError, RuntimeError, EOFError, TypeError, AttributeError, MemoryError, BadZipFile)
 
 
 class Labels(Protocol):
@@ -156,32 +153,21 @@ def plain(value: Any) -> Any:
 @contextmanager
 def open_h5(path: Path) -> Iterator[Any]:
     """An HDF5 file to read; whatever is wrong with it, now or while it is read, is told with its name."""
-    h5py = need("h5py", "slides")
-    with naming(path, "HDF5"), h5py.File(path, "r") as file:
+    need("h5py", "slides")
+    with naming(path, "HDF5"), opened_h5(path) as file:
         yield file
-
-
-def h5_array(file: Any, name: str) -> NDArray[Any]:
-    """A data set of an HDF5 file, in memory; one that is not in the file itself is refused."""
-    h5py = need("h5py", "slides")
-    if name not in file:
-        raise DataError(f"there is no {name!r}. The file has: {', '.join(file) or 'nothing'}.")
-    outside = isinstance(file.get(name, getlink=True), h5py.ExternalLink)
-    if outside or not isinstance(file[name], h5py.Dataset) or file[name].external or file[name].is_virtual:
-        raise DataError(f"{name!r} is no array in this file: a group, or a link to another file.")
-    return np.asarray(file[name][()])
 
 
 def load_npy(path: Path) -> NDArray[Any]:
     """The array of a .npy file; pickled objects in it are refused."""
     with naming(path, ".npy"), path.open("rb") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        return npy_array(file, path.stat().st_size)
 
 
 def load_npz(path: Path, name: str) -> NDArray[Any]:
     """One array of a .npz file; pickled objects in it are refused."""
-    with naming(path, ".npz"), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return arrays[name]
+    with naming(path, ".npz"):
+        return npz_arrays(path)[name]
 
 
 def load_pt(path: Path) -> Array:
@@ -189,6 +175,9 @@ def load_pt(path: Path) -> Array:
     from scmil.formats.pickles import array_in_pt
 
     with naming(path, ".pt"):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                check_archive(archive)
         try:
             value = torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:

@@ -12,7 +12,8 @@ from scmil.bags import Bag, BagSet
 from scmil.errors import DataError
 from scmil.formats import register
 from scmil.formats.folder import SOME, Folder, choose, first_peek
-from scmil.formats.reading import Labels, SlideMpp, h5_array, lazy_bags, make_bag, mpp_of, naming, open_h5, plain
+from scmil.formats.reading import Labels, SlideMpp, lazy_bags, make_bag, mpp_of, naming, open_h5, plain
+from scmil.guards import h5_array
 
 FEATURES = ("feats", "patch_embeddings")  # of histology, of multiplex images
 HISTORIC_UM = 256 / 224  # before there was an attribute for the unit, tiles of 256 microns were 224 units wide

@@ -16,8 +16,9 @@ from scmil.errors import DataError
 from scmil.files import write_atomically
 from scmil.formats import register
 from scmil.formats.folder import Folder, choose
-from scmil.formats.reading import Labels, h5_array, lazy_bags, load_npy, make_bag, naming, open_h5
+from scmil.formats.reading import Labels, lazy_bags, load_npy, make_bag, naming, open_h5
 from scmil.formats.writing import features_of, known_of, npy_bytes, xy_of
+from scmil.guards import h5_array
 
 BESIDE = ("labels", "patch_labels", "coords", "provenance")
 SUFFIXES = (".npy", ".h5")

@@ -15,7 +15,6 @@ from scmil.formats.reading import (
     Array,
     Labels,
     SlideMpp,
-    h5_array,
     lazy_bags,
     load_pt,
     make_bag,
@@ -25,6 +24,7 @@ from scmil.formats.reading import (
     plain,
 )
 from scmil.formats.writing import Dataset, features_of, h5_bytes, known_of, xy_of
+from scmil.guards import h5_array
 
 TILING = re.compile(r"[\d.]+x_\d+px_\d+px_overlap")
 MARKS = {"patch_size_level0", "target_magnification"}

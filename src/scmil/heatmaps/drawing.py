@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from scmil.errors import DataError
-from scmil.files import write_atomically
+from scmil.files import unquoted, write_atomically
 from scmil.heatmaps.index import index_page
 from scmil.heatmaps.maps import Maps
 from scmil.heatmaps.sources import Sources
@@ -117,7 +117,10 @@ def _enter(ledger: Ledger, failed: Mapping[str, str], good: Sequence[str]) -> No
 def _known(model: Path, bags: BagSet, labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """The class of each slide by name, as far as somebody knows it, and the part of the study that it was in."""
     path = model / "predictions.csv"
-    rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))) if path.is_file() else []
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    rows = [
+        {str(key): unquoted(str(cell or "")) for key, cell in row.items()} for row in csv.DictReader(io.StringIO(text))
+    ]
     names = {row["slide_id"]: row["y_true"] for row in rows if row.get("slide_id") and row.get("y_true")}
     names |= {id: bags.classes[label] for id, label in zip(bags.ids, bags.labels) if label is not None}
     names |= {id: labels[slide_id(id)] for id in bags.ids if slide_id(id) in labels}

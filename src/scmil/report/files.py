@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
+from scmil.files import unquoted
 
 Numbers = NDArray[np.float64]
 
@@ -37,6 +38,7 @@ class Table:
             if len(row) != len(header):
                 raise damaged(path, f"line {line} has {len(row)} fields, expected {len(header)}")
         self.length = len(rows)
+        rows = [[unquoted(cell) for cell in row] for row in rows]
         self.columns = dict(zip(header, zip(*rows) if rows else [()] * len(header)))
 
     def text(self, column: str) -> NDArray[np.str_]:

@@ -108,7 +108,7 @@ def _parsed(path: Path) -> Any:
         raise DataError(
             f"{path} declares a document type or entities, which no annotation needs, and is not read."
         ) from None
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: of an encoding that nobody knows
         raise DataError(f"{path} is not XML: {error}. Save the annotations in ASAP again.") from None
 
 

@@ -30,7 +30,8 @@ def find_slides(folder: str | os.PathLike[str]) -> list[Path]:
     for place, folders, names in os.walk(root, onerror=_refuse):
         here = [Path(place, name) for name in names if not name.startswith(".")]
         slides = [path for path in here if path.suffix.lower() in SCANNERS + PICTURES and path.is_file()]
-        folders[:] = [name for name in folders if not name.startswith(".") and not _is_data(name, slides)]
+        owners = {(path.stem, path.suffix.lower()) for path in slides}
+        folders[:] = [name for name in folders if not name.startswith(".") and not _is_data(name, owners)]
         if any(path.suffix.lower() in (".vms", ".vmu") for path in slides):
             slides = [path for path in slides if path.suffix.lower() not in (".jpg", ".jpeg")]
         dicom = [path for path in slides if path.suffix.lower() == ".dcm"]
@@ -77,7 +78,6 @@ def _refuse(error: OSError) -> NoReturn:
     raise SlideError(f"{error.filename}: the folder cannot be listed: {error.strerror}.") from error
 
 
-def _is_data(folder: str, slides: list[Path]) -> bool:
-    """Whether a folder is the hind part of a slide beside it: x of x.mrxs, _x_ of x.vsi."""
-    owners = {(path.stem, path.suffix.lower()) for path in slides}
+def _is_data(folder: str, owners: set[tuple[str, str]]) -> bool:
+    """Whether a folder is the hind part of a slide beside it, by name and suffix: x of x.mrxs, _x_ of x.vsi."""
     return (folder, ".mrxs") in owners or (folder.strip("_"), ".vsi") in owners

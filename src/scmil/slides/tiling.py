@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scmil.errors import DataError, OptionError
 from scmil.extras import need
 from scmil.files import write_atomically
+from scmil.guards import DAMAGE, h5_array, opened_h5
 
 if TYPE_CHECKING:
     from shapely import MultiPolygon
@@ -278,17 +279,17 @@ def write_tiling(tiling: Tiling, tissue: Tissue, path: str | Path) -> None:
 
 def read_tiling(path: str | Path) -> Tiling:
     """Read what `write_tiling` wrote."""
-    h5py = need("h5py", "slides")
+    need("h5py", "slides")
     try:
-        with h5py.File(path, "r") as file:
+        with opened_h5(path) as file:
             met = file["coords"].attrs.get("scmil_format") if "coords" in file else None
             if met != FORMAT:
                 raise DataError(f"{path} has no tiles of scmil: its format is {met!r}, and {FORMAT!r} is needed.")
-            return _tiling(file["coords"][()], file["fraction"][()], dict(file["coords"].attrs))
+            return _tiling(h5_array(file, "coords"), h5_array(file, "fraction"), dict(file["coords"].attrs))
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file.") from None
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, DataError):
+    except DAMAGE as error:
+        if isinstance(error, DataError) and str(path) in str(error):
             raise
         raise DataError(f"{path} is damaged: {error}. Tile this slide again.") from None
 

@@ -146,8 +146,7 @@ def otsu_threshold(values: NDArray[np.uint8]) -> int:
 
 
 def _closed(mask: Mask, size: int) -> Mask:
-    from scipy import ndimage
-
+    ndimage = need("scipy.ndimage", "slides")
     if size < 2:
         return mask
     square = np.ones((size, size), dtype=bool)
@@ -156,8 +155,7 @@ def _closed(mask: Mask, size: int) -> Mask:
 
 
 def _without_small_pieces(mask: Mask, smallest: float, counted: Mask | None = None) -> Mask:
-    from scipy import ndimage
-
+    ndimage = need("scipy.ndimage", "slides")
     labels, _ = ndimage.label(mask, np.ones((3, 3)))
     counts = np.bincount(labels.ravel(), weights=None if counted is None else counted.ravel())
     keep = counts > smallest
@@ -167,8 +165,7 @@ def _without_small_pieces(mask: Mask, smallest: float, counted: Mask | None = No
 
 def _without_small_holes(mask: Mask, ink: Mask, smallest: float, most: int) -> Mask:
     """Fill the holes of each piece but its largest ones, at most `most`; holes that ink made do not count."""
-    from scipy import ndimage
-
+    ndimage = need("scipy.ndimage", "slides")
     pieces, _ = ndimage.label(np.pad(mask, 1), np.ones((3, 3)))
     gaps, _ = ndimage.label(np.pad(~mask, 1, constant_values=True))  # 4-connected, since pieces are 8-connected
     areas = np.bincount(gaps.ravel())
@@ -216,8 +213,7 @@ def pen_marks(rgb: NDArray[np.uint8]) -> Mask:
     >>> pen_marks(slide)[[10, 20, 30], 20]
     array([False, False,  True])
     """
-    from scipy import ndimage
-
+    ndimage = need("scipy.ndimage", "slides")
     white = np.percentile(rgb.reshape(-1, 3), 95, axis=0).clip(200, 255)
     density = -np.log((rgb + np.float32(1)) / (white + 1).astype(np.float32)).clip(None, 0)
     red, green, blue = np.moveaxis(density, -1, 0)

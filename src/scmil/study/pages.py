@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scmil.errors import ModelFileError
-from scmil.files import write_atomically
+from scmil.files import no_formula, write_atomically
 
 FORMAT = "scmil-study-1"
 STUDY = "study.json"
@@ -41,5 +41,5 @@ def write_csv(path: Path, rows: Sequence[Page], columns: Sequence[str] | None = 
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: no_formula(value) for key, value in row.items()} for row in rows)
     write_atomically(path, text.getvalue().encode())

@@ -204,7 +204,9 @@ def _true_labels(path: Path) -> dict[str, str]:
         return {}
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    return {unquoted(row["slide_id"]): unquoted(row["y_true"]) for row in rows if row.get("slide_id") and row.get("y_true")}
+    return {
+        unquoted(row["slide_id"]): unquoted(row["y_true"]) for row in rows if row.get("slide_id") and row.get("y_true")
+    }
 
 
 def models_of(folder: str | Path) -> list[Path]:

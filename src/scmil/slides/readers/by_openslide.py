@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scmil.extras import need
-from scmil.slides.readers import Damaged, Facts, Pixels, Size, on_white, true_downsamples
+from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, on_white, true_downsamples
 from scmil.slides.resolution import UM_IN, number, of_density
 
 
@@ -40,7 +40,9 @@ class OpenSlideReader:
 
     def _facts(self) -> Facts:
         said, sizes = self._properties(), self._slide.level_dimensions
-        tile = tuple(number(said.get(f"openslide.level[0].tile-{side}")) for side in ("width", "height"))
+        tile = self._tile(said, 0)
+        for level in range(len(sizes)):
+            self._check_tile(said, level)
         objective = number(said.get("openslide.objective-power")) or number(said.get("aperio.AppMag"))
         mpp = tuple(number(said.get(f"openslide.mpp-{axis}")) for axis in "xy")
         density = number(said.get("tiff.XResolution")), number(said.get("tiff.YResolution"))
@@ -59,6 +61,18 @@ class OpenSlideReader:
             properties=said,
             associated=tuple(self._slide.associated_images),
         )
+
+    def _tile(self, said: dict[str, str], level: int) -> tuple[float | None, float | None]:
+        width, height = (number(said.get(f"openslide.level[{level}].tile-{side}")) for side in ("width", "height"))
+        return width, height
+
+    def _check_tile(self, said: dict[str, str], level: int) -> None:
+        """Refuse tiles that no memory holds: OpenSlide would end the whole process over them."""
+        width, height = self._tile(said, level)
+        if width and height and width * height > MOST_PX_AT_ONCE:
+            raise Damaged(
+                f"level {level} has tiles of {width:.0f} x {height:.0f} px, and {MOST_PX_AT_ONCE} px is the most"
+            )
 
     def _properties(self) -> dict[str, str]:
         said = {}

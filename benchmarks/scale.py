@@ -1,0 +1,313 @@
+"""Does the work around a cohort grow as the cohort does?   python benchmarks/scale.py
+
+With 1 000, 10 000 and 100 000 bags of two instances, so that what is measured is the number of bags and not their content:
+
+- `list`:    the folder is opened, and each bag gets its label and patient from a table;
+- `splits`:  ten folds by patient, written to a file and read back;
+- `restart`: `scmil encode` begins again, and finds everything done;
+- `fail`:    every tenth slide fails, as when a disk is not mounted, and is written down; then all of them are made good;
+- `results`: two arms are scored over ten folds, with intervals, and their tables written;
+- `report`:  the page, the Markdown and the LaTeX of the run;
+- `load`:    every tenth bag once through the loader;
+- `audit`:   all bags are read and compared with each other, and with ten folds.
+
+Each size runs in a process of its own. Printed are seconds and the largest memory of each stage above what the process had
+before, and by which factor both grow when there are ten times as many bags: 10 is linear. Short stages have a fixed cost, so
+their factors are smaller. The files lie in the cache of the system: disks and networks are another matter (docs/scale.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "scale.json"
+SIZES = (1_000, 10_000, 100_000)
+SLIDES_A_PATIENT, FOLDS, CLASSES, DIM = 2, 10, 2, 8
+LINEAR = 14.0  # the largest factor for ten times the bags that still passes: caches and the machine are not linear themselves
+NOTICED_S, NOTICED_MB = 0.2, 64.0  # what is less at the larger size is not judged
+NAMELESS = "slide_0000000"
+
+
+def name_of(number: int) -> str:
+    return f"slide_{number:07d}"
+
+
+# ------------------------------------------------------------------------------------------------------------ material
+
+
+def write_bags(folder: Path, count: int) -> None:
+    """One file a bag: a true one, in whose bytes the name and some features are exchanged, which is quicker than HDF5."""
+    import torch
+
+    from scmil.bag_files import write_bag
+    from scmil.bags import Bag
+
+    mark = torch.full((2, DIM), 1.5)
+    write_bag(Bag(NAMELESS, mark, xy=torch.zeros(2, 2), provenance={"encoder": "tiny", "mpp": 0.5}), folder / "one.h5")
+    template, features = (folder / "one.h5").read_bytes(), mark.half().numpy().tobytes()
+    (folder / "one.h5").unlink()
+    assert template.count(NAMELESS.encode()) == 1
+    assert template.count(features) == 1
+    drawn = np.random.default_rng(0).normal(size=(count, 2 * DIM)).astype(np.float16)
+    for number in range(count):
+        content = template.replace(NAMELESS.encode(), name_of(number).encode())
+        (folder / f"{name_of(number)}.h5").write_bytes(content.replace(features, drawn[number].tobytes()))
+
+
+def write_table(path: Path, count: int) -> None:
+    rows = (f"patient_{i // SLIDES_A_PATIENT},{name_of(i)},{('normal', 'tumor')[i // 7 % 2]}\n" for i in range(count))
+    path.write_text("case_id,slide_id,label\n" + "".join(rows))
+
+
+# -------------------------------------------------------------------------------------------------------------- stages
+
+
+class Study:
+    """One cohort, stage by stage; each leaves what the next needs."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.count = folder, count
+        self.names = [name_of(number) for number in range(count)]
+        (folder / "bags").mkdir(parents=True)
+        write_bags(folder / "bags", count)
+        write_table(folder / "labels.csv", count)
+
+    def list(self) -> None:
+        from scmil.formats import open_bags
+        from scmil.labels import read_labels
+
+        self.labels = read_labels(self.folder / "labels.csv")
+        self.bags = open_bags(self.folder / "bags", labels=self.labels)
+        assert len(self.bags) == self.count
+
+    def splits(self) -> None:
+        from scmil.splits import load_splits, repeated_folds, save_splits
+
+        dealt = repeated_folds(self.bags.labels, FOLDS, 1, 0, self.bags.patients)
+        save_splits(self.folder / "splits.csv", dealt, self.bags.ids)
+        self.dealt = load_splits(self.folder / "splits.csv", self.bags.ids)
+
+    def audit(self) -> None:
+        from scmil.audit import audit
+
+        found = audit(self.bags, self.labels, self.dealt)
+        assert found.ok, found.lines()
+
+    def load(self) -> None:
+        from scmil.loader import Loader
+
+        some = range(0, self.count, 10)
+        assert sum(len(bag.features) for bag in Loader(room=0).read(self.bags, some)) == 2 * len(some)
+
+    def restart(self) -> None:
+        self._for_each(self.names, self.folder / "bags", "encode", lambda name: None)
+
+    def fail(self) -> None:
+        from scmil.errors import SlideError
+
+        def missing(name: str) -> None:
+            raise SlideError(f"{name}: there is no such file")
+
+        out, some = self.folder / "out", self.names[::10]
+        self._for_each(some, out, "tile", missing)
+        self._for_each(some, out, "tile", lambda name: (out / f"{name}.h5").touch(), retry_failed=True)
+        assert not (out / "failures.csv").read_text().count("no such file")
+
+    def _for_each(self, names: Sequence[str], out: Path, stage: str, make: Callable[[str], None], **more: Any) -> None:
+        from scmil.work import Ledger, for_each
+
+        for_each(names, make, target=lambda name: out / f"{name}.h5", ledger=Ledger(out), stage=stage, **more)
+
+    def results(self) -> None:
+        from scmil.experiment import gather_again
+        from scmil.files import write_atomically
+        from scmil.scoring import score, summarise
+
+        y = np.array(self.bags.labels)
+        run, cells = self.folder / "run", []
+        for arm, apart in (("without SC", 1.0), ("with SC", 1.2)):
+            positive = 1 / (1 + np.exp(-np.random.default_rng(1).normal(apart * (2 * y - 1))))
+            p = np.stack([1 - positive, positive], 1)[None]
+            scored = [score("last", 0, fold, split, p, y) for fold, split in enumerate(self.dealt[0])]
+            name = f"many--{arm.replace(' ', '-').lower()}"
+            costs = dict.fromkeys(("parameters", "density", "seconds", "multiply_adds", "memory_mib"), 1)
+            rows = [summarise(scored, y, self.bags.patients)]
+            page = {"rows": rows, "folds": [fold.row(y) for fold in scored], "trained": "drawn", **costs}
+            write_atomically(run / "cells" / name / "result.json", json.dumps(page).encode())
+            predictions = [row for fold in scored for row in fold.predictions(self.bags.ids, y)]
+            write_atomically(run / "cells" / name / "predictions.csv", as_csv(predictions))
+            history = {
+                "training": "full",
+                "epoch": 1,
+                "train_loss": 1,
+                "test_loss": 1,
+                "test_accuracy": 1,
+                "test_auc": 1,
+            }
+            write_atomically(run / "cells" / name / "history.csv", as_csv([history]))
+            cells.append({"cell": name, "dataset": "many", "arm": arm, "protocols": ["last"], "settings": {}})
+        write_atomically(run / "experiment.json", json.dumps(plan_of(cells)).encode())
+        write_atomically(run / "results.csv", b"cell\n")
+        gather_again(run)
+
+    def report(self) -> None:
+        from scmil.report import write_report
+
+        self.pages = write_report(self.folder / "run")
+
+
+STAGES = ("list", "splits", "restart", "fail", "results", "report", "load", "audit")
+
+
+def plan_of(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "format": "scmil-run-1",
+        "name": "many",
+        "title": "Many bags",
+        "about": "Drawn, not trained.",
+        "arms": [{"name": "without SC", "against": None}, {"name": "with SC", "against": "without SC"}],
+        "datasets": ["many"],
+        "protocol": {"kind": "kfold", "folds": FOLDS, "repeats": 1, "seed": 0},
+        "training": {"epochs": 1},
+        "cells": cells,
+        "published": [],
+        "published_note": "",
+        "versions": {},
+    }
+
+
+def as_csv(rows: list[dict[str, Any]]) -> bytes:
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+# ----------------------------------------------------------------------------------------------------------- measuring
+
+
+def memory_mb(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+
+
+def measure_one(folder: Path, count: int) -> None:
+    """Print a line of JSON for each stage, as soon as it ends."""
+    import torch
+
+    import scmil.audit
+    import scmil.experiment
+    import scmil.formats
+    import scmil.report  # noqa: F401  (loading packages is no cost of a stage)
+
+    torch.set_num_threads(1)
+    study = Study(folder, count)
+    for stage in STAGES:
+        Path("/proc/self/clear_refs").write_text("5")
+        before, began, worked = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
+        getattr(study, stage)()
+        seconds, processor = time.perf_counter() - began, time.process_time() - worked
+        row = {
+            "stage": stage,
+            "bags": count,
+            "seconds": round(seconds, 4),
+            "processor_seconds": round(processor, 4),
+            "memory_mb": round(max(memory_mb("VmHWM") - before, 0), 1),
+        }
+        print(json.dumps(row), flush=True)
+
+
+def measure(count: int) -> Iterator[dict[str, Any]]:
+    folder = Path(tempfile.mkdtemp(prefix="scmil-scale-"))
+    command = [sys.executable, __file__, "--one", str(count), "--folder", str(folder / "study")]
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout or ():
+                yield json.loads(line)
+        if process.returncode:
+            raise RuntimeError(f"the process of {count} bags ended with {process.returncode}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def growth(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By which factor seconds and memory of each stage grow from one size to the next, for ten times the bags.
+
+    The seconds are those of the processor: what waits for a disk, or for others on the machine, is not ours.
+    """
+    found = []
+    for stage in STAGES:
+        own = [row for row in rows if row["stage"] == stage]
+        for small, large in pairwise(own):
+            power = np.log(10) / np.log(large["bags"] / small["bags"])
+            of_time = (large["processor_seconds"] / max(small["processor_seconds"], 1e-3)) ** power
+            of_memory = (large["memory_mb"] / max(small["memory_mb"], 1.0)) ** power
+            slow = large["processor_seconds"] > NOTICED_S and of_time > LINEAR
+            big = large["memory_mb"] > NOTICED_MB and of_memory > LINEAR and small["memory_mb"] > 1
+            found.append(
+                {
+                    "stage": stage,
+                    "from": small["bags"],
+                    "to": large["bags"],
+                    "time": round(float(of_time), 2),
+                    "memory": round(float(of_memory), 2),
+                    "linear": not (slow or big),
+                }
+            )
+    return found
+
+
+def show(rows: list[dict[str, Any]], grown: list[dict[str, Any]]) -> None:
+    print(
+        f"{'stage':8} {'bags':>8} {'seconds':>9} {'of processor':>13} {'memory, MB':>11} {'time x':>7} {'memory x':>9}"
+    )
+    factors = {(one["stage"], one["to"]): one for one in grown}
+    for row in sorted(rows, key=lambda row: (STAGES.index(row["stage"]), row["bags"])):
+        one = factors.get((row["stage"], row["bags"]))
+        said = f"{one['time']:7.1f} {one['memory']:9.1f}{'' if one['linear'] else '  not linear'}" if one else ""
+        print(
+            f"{row['stage']:8} {row['bags']:8} {row['seconds']:9.2f} {row['processor_seconds']:13.2f} "
+            f"{row['memory_mb']:11.1f} {said}"
+        )
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    page = {"machine": machine, "linear": LINEAR, "stages": rows, "growth": growth(rows)}
+    path.write_text(json.dumps(page, indent=2) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        measure_one(arguments.folder, arguments.one)
+        return 0
+    rows: list[dict[str, Any]] = []
+    for count in arguments.sizes:
+        for row in measure(count):
+            rows.append(row)
+            print(f"{row['bags']:8} {row['stage']:8} {row['processor_seconds']:9.2f} s", file=sys.stderr, flush=True)
+            write(arguments.out, rows)  # so that what was measured is there, also if the rest is not waited for
+    show(rows, growth(rows))
+    return 0 if all(one["linear"] for one in growth(rows)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The wheel has in it what the installed package needs. In short: `make dist` also installs it and works with it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from check_dist import check_content, requirements
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not find_spec("build"):
+        pytest.skip("the package build is not installed")
+    copy = tmp_path_factory.mktemp("source")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    done = subprocess.run([sys.executable, "-m", "build", "--wheel", str(copy)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [wheel] = (copy / "dist").glob("*.whl")
+    return wheel
+
+
+def test_code_types_lists_and_the_viewer_are_inside_and_nothing_else(wheel: Path) -> None:
+    check_content(wheel)
+
+
+def test_a_wheel_without_its_types_is_noticed(wheel: Path, tmp_path: Path) -> None:
+    poor = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(poor, "w") as part:
+        for name in whole.namelist():
+            if not name.endswith("py.typed"):
+                part.writestr(name, whole.read(name))
+    with pytest.raises(SystemExit, match=r"not in the wheel: scmil/py\.typed"):
+        check_content(poor)
+
+
+def test_the_core_asks_for_nothing_large_but_torch(wheel: Path) -> None:
+    names = {line.partition(">")[0] for line in requirements(wheel)}
+    assert names == {"numpy", "torch", "safetensors", "typer", "rich", "h5py", "filelock"}

@@ -1,0 +1,21 @@
+"""A command that is killed and started again loses nothing: the campaign's kills, a few of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CAMPAIGN = Path(__file__).parents[2] / "campaign"
+
+
+def test_a_training_that_is_killed_and_started_again_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    out = tmp_path / "kill.json"
+    command = [sys.executable, CAMPAIGN / "kill.py", "--kills", "3", "--only", "train", "--seed", "1", "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = json.loads(out.read_text())
+    assert page["kills"] == 3
+    assert page["endings"] >= 1
+    assert page["by_verb"]["train"]["files"] >= 8
