@@ -33,6 +33,7 @@ def filled(page: str) -> str:
         "progress": lambda: f"{len(run.finished)} of {len(run.cells)} cells of the table are finished.",
         "protocols": lambda: protocols(run),
         "worth": lambda: worth(run),
+        "other runs": other_runs,
         "speed": speed,
         **{f"table {protocol}": partial(table, run, protocol) for protocol in run.protocols},
     }
@@ -90,6 +91,16 @@ def worth(run: Run) -> str:
     return (
         f"Choosing epoch and threshold on the test fold lifts accuracy by {100 * mean(gains):.1f} points on average over"
         f" {len(gains)} cells ({100 * min(gains):.1f} to {100 * max(gains):.1f})."
+    )
+
+
+def other_runs() -> str:
+    """The verdicts of all runs but Table II, each with its report."""
+    folders = sorted(plan.parent for plan in TABLE2.parent.glob("*/experiment.json") if plan.parent != TABLE2)
+    runs = [read_run(folder) for folder in folders]
+    return "\n\n".join(
+        f"**{run.title}** ([report](../experiments/results/{run.folder.name}/report.md)). {verdict(run)}"
+        for run in runs
     )
 
 

@@ -83,7 +83,8 @@ def pca(work: Path, picture: Path) -> None:
 def atlas(work: Path, picture: Path) -> None:
     """The top of the atlas's page."""
     scmil("atlas", work / "model_sc", work / "bags", "--slides", work / "slides", "--out", work / "atlas")
-    photograph((work / "atlas" / "index.html").resolve().as_uri(), picture, (1100, 846))
+    photograph((work / "atlas" / "index.html").resolve().as_uri(), work / "atlas.png", (1400, 1300))
+    shrink(work / "atlas.png", picture, 1100)
 
 
 def viewer(work: Path, picture: Path) -> None:
@@ -102,7 +103,8 @@ def viewer(work: Path, picture: Path) -> None:
             page.keyboard.press("n")  # the tile with the highest score
             page.wait_for_timeout(1500)
 
-        photograph(address, picture, (1400, 880), choose)
+        photograph(address, work / "viewer.png", (1400, 880), choose)
+        shrink(work / "viewer.png", picture, 1280)
     finally:
         process.terminate()
         process.wait()
@@ -120,7 +122,7 @@ def photograph(
         page = browser.new_page(viewport={"width": size[0], "height": size[1]})
         page.goto(address)
         before(page)
-        page.screenshot(path=picture, type="jpeg", quality=82)
+        page.screenshot(path=picture)
         browser.close()
 
 

@@ -155,13 +155,8 @@ def arguments(inside: str) -> Iterator[str]:
 def markdown(text: str) -> str:
     """A docstring as Markdown: examples become blocks of code, angle brackets outside of code stay visible.
 
-    >>> print(markdown("Add.\\n\\n>>> 1 + 1\\n2"))
-    Add.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> markdown("Add.\\n\\n>>> 1 + 1\\n2").splitlines()
+    ['Add.', '', '```pycon', '>>> 1 + 1', '2', '```']
     """
     parts = []
     for part in re.split(r"\n\s*\n", text.strip()):

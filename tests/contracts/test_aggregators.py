@@ -31,7 +31,7 @@ def test_the_seventeen_of_the_paper_are_there() -> None:
         "mean max mi-net-instance mi-net mi-net-ds mi-net-rc abmil abmil-gated gnn-mil dp-minn nlmil anlmil dsmil "
         "transmil dtfd-maxmin dtfd-afs ilra"
     )
-    assert paper.split() == NAMES
+    assert paper.split() == [name for name in NAMES if name in paper.split()]  # and others may stand beside them
 
 
 @every_name

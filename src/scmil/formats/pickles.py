@@ -82,10 +82,10 @@ def load_arrays(file: IO[bytes]) -> Any:
 
     >>> load_arrays(io.BytesIO(pickle.dumps({"a": [1.5]})))
     {'a': [1.5]}
-    >>> load_arrays(io.BytesIO(pickle.dumps(print)))
+    >>> load_arrays(io.BytesIO(pickle.dumps(len)))
     Traceback (most recent call last):
     ...
-    scmil.errors.DataError: its pickle asks for builtins.print, which arrays do not need. It was not run.
+    scmil.errors.DataError: its pickle asks for builtins.len, which arrays do not need. It was not run.
     """
     try:
         return ArrayUnpickler(_Limited(file)).load()
