@@ -40,17 +40,16 @@ def blocks(page: Path) -> Iterator[Block]:
 def lines(block: Block) -> Iterator[Line]:
     """The commands of a block. One whose comment, or the comment above it, begins with "needs" gives that as its reason.
 
-    >>> [*lines(Block("sh", "# Needs a GPU.\\nscmil train x\\nscmil ls  # what there is"))]
+    >>> [*lines(Block("sh", "# Needs a GPU.\\nscmil train x\\n\\nscmil ls  # what there is"))]
     [Line(words=['scmil', 'train', 'x'], reason='Needs a GPU.'), Line(words=['scmil', 'ls'], reason='')]
     """
     above = ""
     for line in block.text.replace("\\\n", " ").splitlines():
         command, _, comment = line.partition("# ")
         if not command.strip():
-            above = comment or above
+            above = comment  # it holds until the next comment or empty line
             continue
         reason = next((text.strip() for text in (comment, above) if text.lower().startswith("needs")), "")
-        above = ""
         for part in command.split("&&"):
             yield Line(shlex.split(part), reason)
 
