@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from scmil import experiment
+from scmil.demo import document
 from scmil.errors import MissingExtraError, ScmilError
 from scmil.extras import need
+from scmil.plan import make_plan
+from scmil.significance import corrected_t
 
 
 def test_a_module_that_is_there_is_given() -> None:
@@ -50,3 +54,17 @@ def test_a_module_that_breaks_while_it_is_imported_is_not_called_missing(
     with pytest.raises(OSError, match="libopenslide") as caught:
         need(name, "slides")
     assert not isinstance(caught.value, ScmilError)
+
+
+def test_a_run_without_scipy_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(document("digits", folds=2, repeats=1, epochs=1, seed=0), "demo")
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'scmil\[statistics\]'"):
+        experiment.run(plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_test_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'scmil\[statistics\]'"):
+        corrected_t([0.1, 0.2, 0.15], test_share=0.1)
