@@ -31,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from shared import RESULTS, paint_cohort, say, write_result
+from timeless import timeless
 from whole import what_is_wrong
 
 SLIDES, SIDE_PX = 4, 1000
@@ -52,8 +53,6 @@ embed = [16]
 """
 SHARES = {"encode": 0.3, "train": 0.3, "run": 0.25, "demo": 0.15}  # of the kills
 FRESH_EVERY = 10
-# What differs between two runs that were never stopped: how long things took, when, and in which process.
-TIMES = re.compile(rb"(\"(seconds|date|when|started|finished|time|created|peak_mib|rss_mib)\": )[^,}\n]*")
 UNITS = re.compile(r".*(/bags/.*\.h5|/tiles/.*\.h5|/slides/.*\.svs|/result\.json|/model\.safetensors)")
 
 
@@ -160,9 +159,7 @@ def write_bags(folder: Path, seed: int) -> tuple[Path, Path]:
 def campaign(verb: Verb, home: Path, kills: int, seed: int) -> dict[str, Any]:
     """Learn what an unbroken run leaves, then kill until it was often enough and the last run has ended."""
     out, random = home / "out", Random(f"{seed} {verb.name}")
-    for _ in range(
-        2
-    ):  # the first warms the disk's cache up; two that differ by more than times would be a finding, too
+    for _ in range(2):  # the first warms the disk's cache; two that differ by more than times would be a finding, too
         begun = time.monotonic()
         status = attempt(verb, None, fresh=False)
         verb.seconds, before = time.monotonic() - begun, verb.expected
@@ -258,11 +255,7 @@ def differences(expected: dict[str, bytes], met: dict[str, bytes]) -> list[str]:
     found = [f"{name} is missing" for name in expected.keys() - met.keys()]
     found += [f"{name} is too many" for name in met.keys() - expected.keys()]
     both = sorted(expected.keys() & met.keys())
-    return found + [f"{name} differs" for name in both if _timeless(name, expected[name]) != _timeless(name, met[name])]
-
-
-def _timeless(name: str, content: bytes) -> bytes:
-    return TIMES.sub(rb"\1", content) if name.endswith((".json", ".html", ".md")) else content
+    return found + [f"{name} differs" for name in both if timeless(name, expected[name]) != timeless(name, met[name])]
 
 
 def units(out: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from scmil.shapes import Float
 
 # Rows of the adjacency matrix that exist at a time: 1 024 x 10 000 distances are 40 MB.
 BLOCK_ROWS = 1024
+EMPTY = 0.01  # a cluster with a smaller share of the bag fades, instead of being divided by next to nothing
 
 
 @register("gnn-mil", "a graph of similar instances")
@@ -22,10 +23,11 @@ class GNNMIL(nn.Module):
     `S = softmax(W_3 [h_i, mean_j h_j])`, `X' = S^T z` (DiffPool), and an MLP on the pooled nodes side by side.
 
     Our reading, as no code was released: eta^2 is the bag's mean squared distance, which follows from the first two
-    moments, so it costs O(n) and scales with the features; four clusters; the pooled nodes are divided by n, so that
-    bags of all sizes meet the same classifier; DiffPool's link and entropy penalties, which no label supervises, are left
-    out. The adjacency is a function of the embeddings without gradient, and never exists as a whole. Attention: the
-    length of an instance's part in the pooled nodes, `|S_i| |z_i|`.
+    moments, so it costs O(n) and scales with the features; four clusters; each pooled node is divided by the weight of its
+    cluster, so that bags of all sizes meet the same classifier (divided by n, nodes are so small that the paper's recipe does
+    not train them); DiffPool's link and entropy penalties, which no label supervises, are left out. The adjacency is a
+    function of the embeddings without gradient, and never exists as a whole. Attention: the length of an instance's part in
+    the pooled nodes, `|S_i| |z_i|`.
     """
 
     permutation_invariant = True
@@ -42,7 +44,7 @@ class GNNMIL(nn.Module):
         z = torch.relu(self.embed(both))
         S = torch.softmax(self.assign(both), dim=1)
         share = (S.norm(dim=1) * z.norm(dim=1)).detach()
-        nodes = S.T @ z / len(h)
+        nodes = S.T @ z / (S.mean(0).clamp(min=EMPTY) * len(h))[:, None]
         return Prediction(self.classifier(nodes.flatten()), (share + 1e-12) / (share + 1e-12).sum())
 
 
