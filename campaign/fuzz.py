@@ -72,6 +72,9 @@ def main() -> int:
 
 def prepare() -> None:
     """Read every good file once, so that all is imported and known to be good; keep quiet what is said of damaged ones."""
+    import torch
+
+    torch.set_num_threads(1)  # a thread pool would not survive the fork, and a child would wait for it for ever
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     for target in TARGETS.values():

@@ -107,7 +107,7 @@ def other_runs() -> str:
 def speed() -> str:
     """What was measured on a machine with two cores, each beside what it is compared with."""
     layer, folds, encode = (_read(name) for name in ("sparse_coding", "cross_validation", "encode"))
-    rate, huge, viewer = encode["speed"], _read("huge_bag"), _read("viewer")
+    rate, huge, viewer, training = encode["speed"], _read("huge_bag"), _read("viewer"), _read("training")
     large = encode["memory"][-1]
     rows = [
         ("a slide of 12 000 tiles through the layer, forward and backward", "`sparse_coding.py`",
@@ -117,6 +117,12 @@ def speed() -> str:
         ("a bag of five instances through the layer", "`sparse_coding.py`",
          f"{layer['small bag']['milliseconds']['ours']:.2f} ms",
          f"{layer['small bag']['speed-up']:.1f} times as fast as a plain transcription"),
+        *((f"an epoch over {training['bags']} slides of 12 000 tiles, from disk, {digits}", "`training.py`",
+           f"{training['seconds an epoch'][name]:.0f} s",
+           f"{training[name]['speed-up']:.1f} times as fast as a plain transcription with a DataLoader, "
+           f"{training[name]['time / floor']:.2f} of the bare matrix products in float32, "
+           f"{training[name]['memory / transcription']:.2f} of the memory")
+          for name, digits in (("ours", "float32"), ("ours, short", "bfloat16"))),
         (f"{folds['models']} models of a cross-validation, {folds['epochs']} epochs", "`cross_validation.py`",
          f"{mean(folds['ours, seconds for all models']):.0f} s",
          f"{folds['speed-up']:.1f} times as fast as one after another"),

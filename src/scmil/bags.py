@@ -14,6 +14,8 @@ from torch import Tensor
 from scmil.errors import BagError, DataError
 from scmil.shapes import Float
 
+MOST_CLASSES = 10_000  # a label beyond is damage, or an id that was taken for a label
+
 
 @dataclass(frozen=True, eq=False)
 class Bag:
@@ -95,6 +97,9 @@ class BagSet(Sequence[Bag]):
         self.labels = (None,) * len(self.ids) if labels is None else tuple(labels)
         self.patients = (None,) * len(self.ids) if patients is None else tuple(patients)
         highest = max((label for label in self.labels if label is not None), default=-1)
+        if highest >= MOST_CLASSES:
+            bag = self.ids[self.labels.index(highest)]
+            raise DataError(f"bag {bag!r} has label {highest}. Labels are numbers of classes, 0 to {MOST_CLASSES - 1}.")
         self.classes = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
         self._load = load
         self._position = {id: position for position, id in enumerate(self.ids)}

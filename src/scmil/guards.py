@@ -27,7 +27,7 @@ from scmil.errors import DataError
 # What the readers of numpy, torch and h5py raise, and what a foreign value in a header can cause.
 DAMAGE = (
     OSError, ValueError, LookupError, RuntimeError, EOFError, TypeError, AttributeError, MemoryError, ArithmeticError,
-    SyntaxError, TokenError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, TokenError, zipfile.BadZipFile, zlib.error, struct.error,
 )  # fmt: skip
 LARGE_BYTES = 256 * 2**20  # below this a bomb is a puff
 MOST_TIMES = 100  # so many times larger than in the file: features shrink to a half at best, tables to a tenth

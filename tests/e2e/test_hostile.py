@@ -342,6 +342,35 @@ def test_xml_in_an_encoding_that_nobody_knows_is_refused(tmp_path: Path, encodin
         read_asap(tmp_path / "slide.xml")
 
 
+def test_a_pickle_that_ends_in_the_middle_of_a_number_is_refused_by_name(tmp_path: Path) -> None:
+    """Found by the fuzz campaign: torch's reader says `struct.error`."""
+    from scmil.formats.reading import load_pt
+
+    torch.save(torch.zeros(2, 3), tmp_path / "whole.pt")
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "cut.pt", "w") as cut:
+        for name in whole.namelist():
+            content = whole.read(name)
+            at = content.find(b"X") + 3  # a text's length has four bytes
+            cut.writestr(name, content[:at] if name.endswith("data.pkl") else content)
+    with pytest.raises(DataError, match=r"cut\.pt cannot be read"):
+        load_pt(tmp_path / "cut.pt")
+
+
+def test_a_label_of_billions_makes_no_billion_classes(tmp_path: Path) -> None:
+    """Found by the fuzz campaign, in labels of torchmil; one bag is refused, and the others can be used."""
+    for folder in ("features", "labels"):
+        (tmp_path / folder).mkdir()
+    for name, label in (("good", 1), ("bad", 2**40)):
+        np.save(tmp_path / "features" / f"{name}.npy", np.zeros((2, 3), np.float32))
+        np.save(tmp_path / "labels" / f"{name}.npy", np.array([label]))
+    bags = open_bags(tmp_path, "torchmil")
+    assert bags.labels == (None, 1)
+    with pytest.raises(DataError, match=r"labels/bad: the label is \[1099511627776\]"):
+        bags[0]
+    with pytest.raises(DataError, match="bag 'a' has label 1099511627776"):
+        BagSet([Bag("a", torch.zeros(1, 2), 2**40)])
+
+
 class Evil:
     def __init__(self, mark: Path) -> None:
         self.mark = mark

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.bags import Bag, BagSet
+from scmil.bags import MOST_CLASSES, Bag, BagSet
 from scmil.errors import DataError
 from scmil.files import write_atomically
 from scmil.formats import register
@@ -154,13 +154,14 @@ def _labels(root: Path, suffixes: Mapping[str, str]) -> tuple[dict[str, int], di
         if (
             values.size == 1
             and values.dtype.kind in "fiub"
-            and values.item() >= 0
+            and 0 <= values.item() < MOST_CLASSES
             and float(values.item()).is_integer()
         ):
             own[id] = int(values.item())
         else:
             damaged[id] = (
-                f"{root / 'labels' / id}: the label is {values.tolist()}, but one whole number from 0 is needed."
+                f"{root / 'labels' / id}: the label is {values.tolist()}, but one whole number from 0 to "
+                f"{MOST_CLASSES - 1} is needed."
             )
     return own, damaged
 
