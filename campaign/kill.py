@@ -53,7 +53,9 @@ embed = [16]
 """
 SHARES = {"encode": 0.3, "train": 0.3, "run": 0.25, "demo": 0.15}  # of the kills
 FRESH_EVERY = 10
-UNITS = re.compile(r".*(/bags/.*\.h5|/tiles/.*\.h5|/slides/.*\.svs|/result\.json|/model\.safetensors)")
+UNITS = re.compile(
+    r".*(/bags/.*\.h5|/tiles/.*\.h5|/slides/.*\.svs|/cells/.*/result\.json|/study\.json)"
+)  # each written last of its unit
 
 
 @dataclass

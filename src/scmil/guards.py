@@ -109,8 +109,21 @@ def opened_h5(path: str | Path) -> Iterator[Any]:
                 raise DataError(f"{name!r} {NO_ARRAY}")
             if isinstance(one := file[name], h5py.Dataset) and (one.external or one.is_virtual):
                 raise DataError(f"{name!r} {NO_ARRAY}")
+        for one in (file, *(file[name] for name in file)):
+            _check_attributes(one)
         _check_heaps(Path(path), file)
         yield file
+
+
+def _check_attributes(one: Any) -> None:
+    """Refuse lists of variable length, which no tool writes: where damage makes one of a text, the HDF5 library crashes."""
+    from h5py import h5a, h5t
+
+    for index in range(h5a.get_num_attrs(one.id)):
+        attribute = h5a.open(one.id, index=index)
+        if attribute.get_type().get_class() == h5t.VLEN:
+            name = attribute.name.decode(errors="replace")
+            raise DataError(f"the attribute {name!r} is a list of variable length, and numbers or texts are read.")
 
 
 def h5_array(file: Any, name: str) -> NDArray[Any]:

@@ -532,7 +532,7 @@ def _check_model(model: Settings, problems: list[str]) -> None:
         return
     try:
         check_model(model)
-    except (ScmilError, TypeError, ValueError, RuntimeError) as error:
+    except (ScmilError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         problems.append(f"[model] {error}")
 
 

@@ -14,6 +14,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,58 @@ def test_xml_in_an_encoding_that_nobody_knows_is_refused(tmp_path: Path, encodin
     (tmp_path / "slide.xml").write_text(f'<?xml version="1.0" encoding="{encoding}"?><ASAP_Annotations/>')
     with pytest.raises(DataError, match=r"slide\.xml is not XML"):
         read_asap(tmp_path / "slide.xml")
+
+
+def test_an_attribute_on_which_the_hdf5_library_crashes_is_not_read(tmp_path: Path) -> None:
+    """Found by the fuzz campaign: one bit makes a list of variable length of a text, and the library dies of it."""
+    write_bag(Bag("slide", torch.zeros(2, 3)), tmp_path / "slide.h5")
+    with h5py.File(tmp_path / "slide.h5", "r+") as file:
+        file.attrs.create("remarks", np.arange(3), dtype=h5py.vlen_dtype(np.int64), shape=())
+    with pytest.raises(DataError, match=r"slide\.h5.*'remarks' is a list of variable length"):
+        read_header(tmp_path / "slide.h5")
+
+
+def test_a_png_whose_chunk_says_two_gigabytes_takes_none(tmp_path: Path) -> None:
+    """Found by the fuzz campaign: so much memory was asked for before the file was."""
+    image = pytest.importorskip("PIL.Image")
+    from scmil.slides import open_slide
+
+    image.fromarray(np.zeros((64, 96, 3), np.uint8)).save(tmp_path / "picture.png", dpi=(50_800, 50_800))
+    content = bytearray((tmp_path / "picture.png").read_bytes())
+    at = content.index(b"IDAT") - 4
+    content[at : at + 4] = struct.pack(">I", 2**31 - 1)
+    (tmp_path / "picture.png").write_bytes(content)
+    with open_slide(tmp_path / "picture.png") as slide, suppress(SlideError):
+        slide.thumbnail(48)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("big", [False, True])
+def test_pages_that_lead_back_to_one_of_them_are_not_followed_for_ever(tmp_path: Path, order: str, big: bool) -> None:
+    """Found by the fuzz campaign: tifffile goes round and round."""
+    tifffile = pytest.importorskip("tifffile")
+    from scmil.slides import open_slide
+
+    path = tmp_path / "round.tif"
+    with tifffile.TiffWriter(path, byteorder=order, bigtiff=big) as writer:
+        for side in (64, 32, 16):
+            writer.write(np.zeros((side, side, 3), np.uint8), photometric="rgb", tile=(16, 16), contiguous=False)
+    with tifffile.TiffFile(path) as file:
+        offsets = [page.offset for page in file.pages]
+    content = path.read_bytes()
+    last, first = (struct.pack(f"{order}{'Q' if big else 'I'}", offset) for offset in (offsets[2], offsets[1]))
+    size = len(last)
+    *_, at = (at for at in range(offsets[1], offsets[2]) if content[at : at + size] == last)
+    path.write_bytes(content[:at] + first + content[at + size :])  # the second page is followed by itself
+    with pytest.raises(SlideError, match=r"round\.tif.*leads back to itself"):
+        open_slide(path)
+
+
+def test_a_plan_with_a_number_that_no_machine_has_is_refused(tmp_path: Path) -> None:
+    """Found by the fuzz campaign."""
+    (tmp_path / "plan.toml").write_text(f"[data]\ndataset = 'musk1'\n[model]\nsparse_coding = {{ atoms = {10**30} }}\n")
+    with pytest.raises(ConfigError, match=r"plan\.toml(?s:.*)\[model\]"):
+        read_plan(tmp_path / "plan.toml")
 
 
 def test_a_pickle_that_ends_in_the_middle_of_a_number_is_refused_by_name(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -14,6 +18,15 @@ from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, 
 from scmil.slides.resolution import UM_IN, of_density
 
 PLUGINS = {"PNG": ("PIL.PngImagePlugin", "PngImageFile"), "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile")}
+
+
+class _Bounded(io.FileIO):
+    """A file of which no more is asked for than there is: a length in a damaged PNG would be taken from memory first."""
+
+    def read(self, size: int | None = -1) -> bytes | None:  # type: ignore[override]
+        """So many bytes, or what is left."""
+        left = max(os.fstat(self.fileno()).st_size - self.tell(), 0)
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 class PictureReader:
@@ -31,10 +44,13 @@ class PictureReader:
             )
         self.facts = Facts("image", kind, (size,), (1.0,), mpp_xy=of_density(dpi, UM_IN["inch"]))
 
-    def _open(self) -> Any:
-        module, plugin = PLUGINS[self._kind]
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        module, name = PLUGINS[self._kind]
+        plugin = getattr(need(module, "slides"), name)
         try:
-            return getattr(need(module, "slides"), plugin)(self._path)
+            with _Bounded(self._path) as file, plugin(file) as image:
+                yield image
         except (OSError, SyntaxError, ValueError) as error:  # pillow says SyntaxError of a header that it cannot read
             raise Damaged(str(error)) from error
 
@@ -52,10 +68,7 @@ class PictureReader:
 
     def _decoded(self) -> Pixels:
         with self._open() as image:
-            try:
-                image.load()
-            except (OSError, SyntaxError, ValueError) as error:
-                raise Damaged(str(error)) from error
+            image.load()
             if image.mode.startswith("I"):  # 16 bits of grey
                 grey = np.asarray(image).astype(np.uint32)
                 return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[..., None], 3, axis=2)

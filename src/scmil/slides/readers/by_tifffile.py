@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 from weakref import finalize
 
 import numpy as np
@@ -34,12 +34,27 @@ class TiffReader:
         try:
             self._file = self._tifffile.TiffFile(path, _multifile=False)  # a slide is one file: others are not opened
             finalize(self, self._file.close)  # a slide that nobody closed lets go of its file like any other
+            self._check_chain()
             self._pages = self._levels()
             self.facts = self._facts()
         except (ScmilError, Damaged):
             raise
         except Exception as error:  # a damaged directory brings errors of many kinds
             raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def _check_chain(self) -> None:
+        """Refuse a list of pages that leads back to one of them: tifffile would follow it for ever."""
+        file, tiff, met = self._file.filehandle, self._file.tiff, set[int]()
+        order: Literal["little", "big"] = "little" if tiff.byteorder == "<" else "big"
+        at = self._file.pages[0].offset if self._file.pages else 0
+        while 0 < at < file.size:
+            if at in met:
+                raise Damaged(f"the list of its {len(met)} pages leads back to itself")
+            met.add(at)
+            file.seek(at)
+            tags = int.from_bytes(file.read(tiff.tagnosize), order)
+            file.seek(at + tiff.tagnosize + tags * tiff.tagsize)
+            at = int.from_bytes(file.read(tiff.offsetsize), order)
 
     def _levels(self) -> list[Any]:
         if not self._file.series:
