@@ -25,7 +25,7 @@ benchmark: .venv/ready
 # An hour and a half: kills, damaged files, faults, a soak, a cluster; then docs/reliability.md from what was found.
 campaign: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ray]"
-	failed=0; for part in "kill --kills 300" "fuzz --inputs 50000" faults "soak --minutes 60" ray_two_nodes; do \
+	failed=0; for part in "kill --kills 300" "fuzz --inputs 200000" faults "soak --minutes 60" ray_two_nodes; do \
 		set -- $$part; name=$$1; shift; $(BIN)/python campaign/$$name.py "$$@" || failed=1; done; \
 	$(BIN)/python campaign/page.py && exit $$failed
 

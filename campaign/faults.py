@@ -53,6 +53,9 @@ def main() -> int:
     options.add_argument("--slides", type=int, default=SLIDES)
     options.add_argument("--out", type=Path, default=RESULTS / "faults.json")
     asked = options.parse_args()
+    import torch
+
+    torch.set_num_threads(1)  # a thread pool would not survive the fork, and a child would wait for it for ever
     found = []
     with tempfile.TemporaryDirectory(prefix="faults") as folder:
         paint_cohort(Path(folder) / "slides", asked.slides, SIDE_PX, asked.seed)

@@ -1,4 +1,4 @@
-"""Does a damaged or hostile file ever do more than be refused?   python campaign/fuzz.py --inputs 50000 --seed 0
+"""Does a damaged or hostile file ever do more than be refused?   python campaign/fuzz.py --inputs 200000 --seed 0
 
 Good files of every kind are changed at random (see `mutations.py`) and read (see `targets.py`), in processes that may take
 2 GiB beside what they had at the start. For each input one of these is expected: it is read, or it is refused with an error
@@ -51,7 +51,7 @@ Outcome = tuple[str, str]  # ok, refused or a kind of finding; where and what
 def main() -> int:
     """Fuzz, write the result, and say whether something was found."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--inputs", type=int, default=50_000)
+    options.add_argument("--inputs", type=int, default=200_000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", choices=TARGETS, nargs="+")
     options.add_argument("--case", type=int)

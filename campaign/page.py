@@ -150,7 +150,12 @@ in `tests/e2e/test_hostile.py`:
   the library is asked;
 - .npy headers that Python's own parser tripped over, zip members in methods that nobody has, XML in encodings that nobody
   knows: errors that were not ours;
-- pickles of DTFD-MIL that announce gigabytes: read by the unpickler in Python, with a limit."""
+- pickles of DTFD-MIL that announce gigabytes: read by the unpickler in Python, with a limit;
+- one bit that makes a list of variable length of a text in an HDF5 file, on which the HDF5 library crashes: such
+  attributes are refused before they are read;
+- a TIFF whose pages lead back to one of them, which tifffile follows for ever; a chunk of a PNG that claims two gigabytes;
+  a label of billions, for which as many classes were made; tiles that no memory holds, over which OpenSlide ends the
+  process."""
 FAULTY = """\
 Each fault is made for real where the machine allows it: a full disk is a small tmpfs, a read-only folder one that is
 mounted so. It has to end in words or in no error, and when it is gone, the same command has to finish the work."""

@@ -34,7 +34,7 @@ from scmil.guards import opened_h5
 from scmil.labels import read_rows, slide_id
 from scmil.shards import ALL, Shard
 from scmil.slides import Slide, find_slides, find_tissue, open_slide, tile
-from scmil.work import Ledger, Outcome, check_writable, for_each, locked, safe_name, sweep
+from scmil.work import Ledger, Outcome, check_writable, for_each, locked, refusing, safe_name, sweep
 
 if TYPE_CHECKING:
     from scmil.encoders import Encoder
@@ -162,7 +162,7 @@ def _remember(work: Path, sources: Sequence[Source]) -> list[Source]:
         if counts[source.id] > 1:
             cause = f"{counts[source.id]} slides are named {source.id!r}, {source.path} among them. Rename all but one."
             ledger.add(source.id, "tile", cause, str(source.path))
-    with locked(work / "slides.csv", wait=True):  # shards begin at the same moment
+    with refusing(work), locked(work / "slides.csv", wait=True):  # shards begin at the same moment
         before = {source.id: source for source in read_sources(work)} if (work / "slides.csv").is_file() else {}
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -177,7 +177,10 @@ def _remember(work: Path, sources: Sequence[Source]) -> list[Source]:
 
 def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write what is asked for, or refuse if the folder was begun with something else."""
-    with locked(path, wait=True):  # of two processes that begin at the same moment, the second is refused too
+    with (
+        refusing(path.parent),
+        locked(path, wait=True),
+    ):  # of two processes that begin at the same moment, the second is refused too
         if not path.is_file():
             write_atomically(path, json.dumps(settings, indent=2, sort_keys=True).encode())
             return

@@ -270,13 +270,9 @@ class _Run(Generic[Item]):
             return "kept"
         if not half_made and not target.exists() and known and not self.retry_failed:
             return "failed"
-        try:
-            with locked(target, wait) as ours:
-                return self._decide(item, target, name, half_made) if ours else "taken"
-        except ScmilError:
-            raise
-        except OSError as error:  # of the lock, the ledger or the folder; errors of `make` do not come this far
-            raise _refusal(target.parent, error) from error
+        # An OSError here is of the lock, the ledger or the folder; errors of `make` do not come this far.
+        with refusing(target.parent), locked(target, wait) as ours:
+            return self._decide(item, target, name, half_made) if ours else "taken"
 
     def _decide(self, item: Item, target: Path, name: str, half_made: bool) -> str:
         if half_made:
@@ -332,14 +328,23 @@ def _check_targets(items: Iterable[Item], target: Callable[[Item], Path], ledger
 def check_writable(folder: str | Path) -> None:
     """Refuse a folder that nothing can be written to, before hours of work are lost on it; a new one is made."""
     probe = Path(folder) / f".probe.{uuid.uuid4().hex}"
-    try:
+    with refusing(Path(folder)):
         probe.parent.mkdir(parents=True, exist_ok=True)
         try:
             probe.write_bytes(b"x")
         finally:
             probe.unlink(missing_ok=True)
+
+
+@contextmanager
+def refusing(folder: Path) -> Iterator[None]:
+    """What the system has against writing here is told in words."""
+    try:
+        yield
+    except ScmilError:
+        raise
     except OSError as error:
-        raise _refusal(Path(folder), error) from error
+        raise _refusal(folder, error) from error
 
 
 def safe_name(id: str) -> str:

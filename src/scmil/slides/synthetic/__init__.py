@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import inspect
 import io
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +21,13 @@ from scmil.errors import OptionError, SlideError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.slides.synthetic.anatomy import anatomy
-from scmil.slides.synthetic.pyramid import Tile, write_pyramid
+from scmil.slides.synthetic.pyramid import Tile, recipe_of, write_pyramid
 from scmil.slides.synthetic.scene import PENS, Scene
 from scmil.slides.synthetic.textures import library
 
 __all__ = ["Painted", "paint", "paint_cohort"]
 
+PAINTER = 1  # counted up when the same seed shows something else than before
 SMALLEST_PX, LARGEST_PX = 1_000, 100_000
 FINEST_MPP, COARSEST_MPP = 0.1, 4.0
 LARGEST_UM = 100_000  # a glass slide is 75 mm long
@@ -87,6 +90,10 @@ def paint(
     path = Path(path)
     _check_slide(path, size, mpp)
     _check_content(seed, tumour, tumour_area, pieces, folds, pen, step, quality)
+    recipe = _recipe(
+        size=size, mpp=mpp, seed=seed, tumour=tumour, tumour_area=tumour_area, pieces=pieces, folds=folds, pen=pen, step=step,
+        quality=quality, annotations=annotations,
+    )  # fmt: skip
     width, height = (length * mpp for length in size)
     number, pieces = _counts(seed, tumour, tumour_area, pieces, max(width, height))
     content = anatomy((width, height), seed, number, tumour_area, pieces, folds, pen is not None)
@@ -98,7 +105,7 @@ def paint(
     tissue, tumours = (tuple(each.points / mpp for each in outlines) for outlines in (content.tissue, content.tumours))
     if annotations:
         _annotate(path, tumours)
-    write_pyramid(path, size, tile, mpp, step, quality)
+    write_pyramid(path, size, tile, mpp, step, quality, recipe)  # last: a slide that is there has its annotations
     return Painted(path, size, mpp, seed, tissue, tumours)
 
 
@@ -116,7 +123,7 @@ def paint_cohort(
 
     Its columns are case_id, slide_id and label. A share `positive` of the patients has tumour, on each of their slides.
     Several `mpp` are dealt in turn within each class, so that the resolution does not tell the label. Further options are
-    those of `paint`.
+    those of `paint`. Slides that are there already, painted in the same way, are kept.
     """
     folder = Path(folder)
     patients = slides if patients is None else patients
@@ -130,19 +137,27 @@ def paint_cohort(
     for number in range(slides):
         patient = number % patients
         label = int(ill[patient])
-        painted = paint(
-            folder / f"slide_{number + 1:03d}.svs",
-            size=size,
-            mpp=resolutions[dealt[label] % len(resolutions)],
-            seed=int(seeds[number]),
+        path = folder / f"slide_{number + 1:03d}.svs"
+        of_slide = {
+            "size": size,
+            "mpp": resolutions[dealt[label] % len(resolutions)],
+            "seed": int(seeds[number]),
             **{"tumour": bool(label), **(options if label else {**options, "tumour": False})},
-        )
+        }
+        if recipe_of(path) != _recipe(**of_slide):
+            paint(path, **of_slide)
         dealt[label] += 1
-        rows.append((f"patient_{patient + 1:03d}", painted.path.stem, LABELS[label]))
+        rows.append((f"patient_{patient + 1:03d}", path.stem, LABELS[label]))
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("case_id", "slide_id", "label"), *rows])
     write_atomically(folder / "labels.csv", text.getvalue().encode())
     return folder / "labels.csv"
+
+
+def _recipe(**options: Any) -> str:
+    """A digest of all that decides what is painted."""
+    known = {name: each.default for name, each in inspect.signature(paint).parameters.items() if name != "path"}
+    return hashlib.sha256(json.dumps({"painter": PAINTER, **known, **options}, default=str).encode()).hexdigest()[:16]
 
 
 def _counts(seed: int, tumour: bool | int, area: float, pieces: int | None, longest_um: float) -> tuple[int, int]:

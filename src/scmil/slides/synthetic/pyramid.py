@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Hashable, Iterator
@@ -17,6 +18,7 @@ from scmil.extras import need
 
 TILE = 256
 SMALLEST_PX = 512  # levels are added until the longer side has at most this
+RECIPE = re.compile(r"painted by scmil.*\|Recipe = (\w+)", re.DOTALL)
 BIG = 4_000_000_000  # pixels from which the file may pass the 4 GB of a classic TIFF
 Pixels: TypeAlias = NDArray[np.uint8]
 Encode: TypeAlias = Callable[[Pixels], bytes]
@@ -30,11 +32,18 @@ class Tile(NamedTuple):
 
 
 def write_pyramid(
-    path: Path, size: tuple[int, int], tile: Callable[[int, int], Tile], mpp: float, step: int = 4, quality: int = 85
+    path: Path,
+    size: tuple[int, int],
+    tile: Callable[[int, int], Tile],
+    mpp: float,
+    step: int = 4,
+    quality: int = 85,
+    recipe: str = "",
 ) -> None:
     """Write a slide as Aperio's scanners do: JPEG tiles, a thumbnail, and levels `step` times smaller each.
 
-    `tile(x, y)` paints the tile whose top left pixel this is. The file appears whole or not at all.
+    `tile(x, y)` paints the tile whose top left pixel this is. The file appears whole or not at all, and says by which
+    `recipe` it was painted.
     """
     tifffile, imagecodecs = need("tifffile", "slides"), need("imagecodecs", "slides")
 
@@ -62,14 +71,14 @@ def write_pyramid(
                     tiles,
                     shape=(height, width, 3),
                     tile=(TILE, TILE),
-                    description=_description(size, (width, height), mpp, quality),
+                    description=_description(size, (width, height), mpp, quality, recipe),
                     software=False,
                     **common,
                     **resolution,
                 )
                 if number == 0:
                     thumbnail = levels[-1].top()
-                    about = _description(size, thumbnail.shape[1::-1], mpp, quality)
+                    about = _description(size, thumbnail.shape[1::-1], mpp, quality, recipe)
                     file.write(thumbnail, photometric="rgb", metadata=None, description=about, software=False)
         os.replace(temporary, path)
     except BaseException:
@@ -173,11 +182,21 @@ def _finish(levels: list[Level]) -> None:
             level.flush(levels[number + 1 :])
 
 
-def _description(size: tuple[int, int], level: tuple[int, ...], mpp: float, quality: int) -> str:
+def recipe_of(path: Path) -> str | None:
+    """By which recipe a slide was painted; None if there is no slide, or none of ours."""
+    try:
+        with need("tifffile", "slides").TiffFile(path) as file:
+            found = RECIPE.search(file.pages[0].description)
+    except (OSError, ValueError):
+        return None
+    return found[1] if found else None
+
+
+def _description(size: tuple[int, int], level: tuple[int, ...], mpp: float, quality: int, recipe: str) -> str:
     """The lines by which readers know an Aperio slide, its resolution and its objective."""
     (width, height), (w, h) = size, level[:2]
     scaled = "" if size == level else f" -> {w}x{h}"
     return (
         f"Aperio Image Library (painted by scmil)\r\n{width}x{height} [0,0 {width}x{height}]{scaled} ({TILE}x{TILE}) "
-        f"JPEG/RGB Q={quality}|AppMag = {10 / mpp:.4g}|MPP = {mpp:.6g}"
+        f"JPEG/RGB Q={quality}|AppMag = {10 / mpp:.4g}|MPP = {mpp:.6g}|Recipe = {recipe}"
     )
