@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.3.0"
+__version__ = "0.6.0"
 
 # Where each public name lives. `tests/test_docs.py` holds that this list, the imports below and the docs agree.
 _HOME = {
