@@ -23,10 +23,10 @@ from scmil.scores import Scores, ScoreSet, scores_path
 from scmil.slides.detections import write_detections
 from scmil.slides.ground import Ground, plain_ground, slide_ground
 from scmil.slides.heatmap import STRENGTH, draw_outlines, paint_tiles
+from scmil.slides.lesions import read_outlines
 from scmil.slides.overlay import write_overlay
 from scmil.slides.scales import FIFTHS, Numbers, Scale, scale_for
 from scmil.slides.sheet import draw_scale_bar, draw_sheet
-from scmil.slides.truth import read_outlines
 from scmil.work import safe_name
 
 if TYPE_CHECKING:

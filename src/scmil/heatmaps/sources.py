@@ -9,7 +9,7 @@ from pathlib import Path
 from scmil.cohort import find_cohort
 from scmil.errors import DataError, OptionError
 from scmil.labels import slide_id
-from scmil.slides.truth import find_annotation
+from scmil.slides.lesions import find_annotation
 
 
 @dataclass(frozen=True)
@@ -57,4 +57,4 @@ class Sources:
     def annotation(self, id: str) -> Path | None:
         """The annotation of a slide: in the folder of annotations, or else beside the slide."""
         beside = [path.parent for path in self.slides.get(slide_id(id), [])]
-        return find_annotation(slide_id(id), beside if self.annotations is None else [self.annotations])
+        return find_annotation(slide_id(id), *(beside if self.annotations is None else [self.annotations]))

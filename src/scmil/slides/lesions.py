@@ -1,9 +1,12 @@
-"""The outlined tumour of a slide, from the file that has the slide's name."""
+"""What people outlined on a slide, from the file that has the slide's name."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scmil.errors import DataError
 from scmil.extras import need
@@ -33,7 +36,7 @@ def truth_of(folder: str | Path, id: str, label: int | None, group: str | None =
     >>> truth_of(folder, "a", 0).told, truth_of(folder, "a", 1).told, truth_of(folder, "a", None).told
     ('its label', 'positive by its label, and without an annotation', 'neither an annotation nor a label')
     """
-    path = find_annotation(folder, id)
+    path = find_annotation(id, folder)
     if path is None:
         if label == 0:
             return Truth(need("shapely", "slides").MultiPolygon(), "its label")
@@ -45,18 +48,26 @@ def truth_of(folder: str | Path, id: str, label: int | None, group: str | None =
     return Truth(area, path.name)
 
 
-def find_annotation(folder: str | Path, id: str) -> Path | None:
-    """The annotation of a slide in a folder: `<slide>.xml` of ASAP, or `<slide>.geojson` of QuPath; None if there is none.
+def find_annotation(id: str, *folders: str | Path) -> Path | None:
+    """The annotation of a slide in the first folder that has one: `<slide>.xml` of ASAP, or `<slide>.geojson` of QuPath.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> (folder / "tumor_001.xml").touch()
-    >>> find_annotation(folder, "tumor_001").name, find_annotation(folder, "normal_001")
+    >>> find_annotation("tumor_001", "nowhere", folder).name, find_annotation("normal_001", folder)
     ('tumor_001.xml', None)
     """
     if Path(id).name != id:
         raise DataError(f"slide {id!r} has a name that is no file name, so it has no annotation of its own.")
-    return next((path for suffix in SUFFIXES if (path := Path(folder) / f"{id}{suffix}").is_file()), None)
+    places = (Path(folder) / f"{id}{suffix}" for folder in folders for suffix in SUFFIXES)
+    return next((place for place in places if place.is_file()), None)
+
+
+def read_outlines(path: Path) -> list[NDArray[Any]]:
+    """All outlines (points, 2) of an annotation, holes included; regions that are only called tissue are no finding."""
+    regions = read_asap(path) if path.suffix == ".xml" else read_geojson(path)
+    areas = [area for region in regions if region.group.lower() != "tissue" for area in region.polygon.geoms]
+    return [np.asarray(ring.coords)[:, :2] for area in areas for ring in (area.exterior, *area.interiors)]
 
 
 def read_lesions(path: str | Path, group: str | None = None) -> MultiPolygon:

@@ -133,11 +133,11 @@ class Library:
 
     def truth(self, slide: int) -> list[list[float]]:
         """The outlines that people drew, holes included, from `<slide>.xml` (ASAP) or `<slide>.geojson`: x, y, x, y, …"""
-        from scmil.slides.truth import find_annotation, read_outlines
+        from scmil.slides.lesions import find_annotation, read_outlines
 
         shown = self.slides[slide]
         beside = [shown.path.parent] if shown.path else []
-        path = find_annotation(shown.id, [*self._annotations, *beside])
+        path = find_annotation(shown.id, *self._annotations, *beside)
         if path is None or not any(path.resolve().is_relative_to(root) for root in self._annotations):
             return []
         return [np.round(ring, 1).ravel().tolist() for ring in read_outlines(path.resolve())]

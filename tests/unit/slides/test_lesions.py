@@ -44,11 +44,11 @@ def test_a_class_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
 
 def test_the_file_of_asap_comes_first_and_no_name_leads_elsewhere(tmp_path: Path) -> None:
     drawn(tmp_path / "a.geojson", Tumor=LESION)
-    assert find_annotation(tmp_path, "a") == tmp_path / "a.geojson"
+    assert find_annotation("a", tmp_path) == tmp_path / "a.geojson"
     drawn(tmp_path / "a.xml", Tumor=LESION)
-    assert find_annotation(tmp_path, "a") == tmp_path / "a.xml"
+    assert find_annotation("a", tmp_path) == tmp_path / "a.xml"
     with pytest.raises(DataError, match=r"slide '\.\./a' has a name that is no file name"):
-        find_annotation(tmp_path, "../a")
+        find_annotation("../a", tmp_path)
 
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:

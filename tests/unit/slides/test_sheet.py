@@ -15,9 +15,9 @@ from shapely import MultiPolygon, box
 
 from scmil.slides.asap import write_asap
 from scmil.slides.geojson import Region, write_geojson
+from scmil.slides.lesions import find_annotation, read_outlines
 from scmil.slides.scales import Scale
 from scmil.slides.sheet import INK, draw_scale_bar, draw_sheet
-from scmil.slides.truth import find_annotation, read_outlines
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)
 
@@ -72,5 +72,5 @@ def test_outlines_come_with_their_holes_and_without_tissue(tmp_path: Path) -> No
     for name in ("a.xml", "a.geojson"):
         bounds = sorted((*outline.min(0), *outline.max(0)) for outline in read_outlines(tmp_path / name))
         assert bounds == [(0, 0, 90, 90), (30, 30, 60, 60)]
-    found = find_annotation("a", [tmp_path / "nowhere", tmp_path])
+    found = find_annotation("a", tmp_path / "nowhere", tmp_path)
     assert found == tmp_path / "a.xml"
