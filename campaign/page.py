@@ -127,7 +127,7 @@ def ray(found: Found) -> str:
     """What the cluster's campaign says of itself, in the order in which it says it."""
     plain = {key: value for key, value in found.items() if isinstance(value, str | int | float | bool)}
     rows = [
-        [key.replace("_", " "), value]
+        [key.replace("_", " "), {True: "yes", False: "**no**"}[value] if isinstance(value, bool) else value]
         for key, value in plain.items()
         if key not in ("command", "date", "machine", "seed")
     ]
