@@ -31,7 +31,7 @@ RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # 
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}")  # as `write_atomically` names its files
 SECONDS_BETWEEN_LOOKS = 0.2
 MADE_GOOD = "made good since"  # the cause that strikes an earlier line of a ledger out
-SMALL = 1000  # lines; a ledger of more is written anew only when half of it is struck out
+SMALL = 100  # lines; a ledger of more is written anew only when half of it is struck out
 TAIL = 256  # bytes by which a file that was written anew is told from one that has only grown
 
 
