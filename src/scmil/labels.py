@@ -156,7 +156,7 @@ def slide_id(text: str) -> str:
     >>> slide_id("data/CAMELYON16/tumor_001.tif"), slide_id(r"C:\\scans\\007.ndpi"), slide_id("TCGA-05.1b2c-3d.svs.h5")
     ('tumor_001', '007', 'TCGA-05.1b2c-3d')
     """
-    name = re.split(r"[/\\]", text.strip().rstrip("/\\"))[-1]
+    name = text.strip().replace("\\", "/").rstrip("/").rpartition("/")[2]
     while (shorter := SUFFIXES.sub("", name)) and shorter != name:
         name = shorter
     return name
@@ -177,12 +177,12 @@ def read_rows(path: str | Path, *, ragged: bool = False) -> Rows:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     lines = _sheet(path, content) if path.suffix.lower() == ".xlsx" else _text_lines(path, content)
-    kept = [(number, [cell.strip() for cell in cells]) for number, cells in lines]
-    kept = [(number, cells) for number, cells in kept if any(cells)]
-    if not kept:
+    stripped = ((number, [cell.strip() for cell in cells]) for number, cells in lines)
+    kept = ((number, cells) for number, cells in stripped if any(cells))
+    header = next((cells for _, cells in kept), None)
+    if header is None:
         raise DataError(f"{path} is empty. A line that names the columns is needed, and a line for every slide.")
-    header = kept[0][1]
-    rows = [(number, tuple(_fitted(path, number, cells, len(header), ragged))) for number, cells in kept[1:]]
+    rows = ((number, tuple(_fitted(path, number, cells, len(header), ragged))) for number, cells in kept)
     return Rows(path, tuple(header), tuple(rows))
 
 

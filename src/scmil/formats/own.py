@@ -46,9 +46,11 @@ class Scmil:
 
 def _id(path: Path) -> str:
     """The id of a bag is its file's name, unless letters that no file name can have were written in another way."""
-    with suppress(DataError):  # damaged: told when the bag is asked for
-        return path.stem if "%" not in path.stem else read_header(path).id
-    return path.stem
+    stem = path.stem
+    if "%" in stem:
+        with suppress(DataError):  # damaged: told when the bag is asked for
+            return read_header(path).id
+    return stem
 
 
 def _is_ours(folder: Folder) -> bool:
