@@ -5,7 +5,7 @@ with the same command until they end. What is killed is a process of its own; mo
 imported already, so that the kills are spent on our code, and every tenth is a fresh interpreter: imports are hit, too.
 
 After every kill:    every file under a final name is whole, and what was finished before is still the same file.
-After every ending:  the folder is that of a run that was never stopped, byte for byte, apart from times.
+After every ending:  the folder is that of a run that was never stopped, byte for byte, apart from what is measured.
 
 The result is `results/kill.json`.
 """

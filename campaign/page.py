@@ -138,8 +138,10 @@ SCRIPTS = {"ray": "ray_two_nodes"}
 KILLED = """\
 Each command is started on tiny data, killed with SIGKILL at a random moment of its life, and started again with the same
 words until it ends. After every kill all files under final names are opened and read whole, and what was finished before
-must be the same file still (for a training: the epoch must not go back). After every ending the folder must be that of a
-run that was never stopped, byte for byte, apart from times."""
+must be the same file still (for a training: the epoch must not go back; a model is finished with its `study.json`). After
+every ending the folder must be that of a run that was never stopped, byte for byte, apart from what is measured: times and
+peak memory in tables, the chapter of a report that prints them, and pictures, which are compared by their pixels, since
+their notes hold the times of files."""
 FUZZED = """\
 Good files of every kind are damaged at random: bits, lengths, chunks, ends, words that readers stumble over; archives
 around damaged members, models whose hash is set right again. Each is read in a process that may take 2 GiB and ten seconds.
