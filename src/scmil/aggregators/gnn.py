@@ -24,10 +24,10 @@ class GNNMIL(nn.Module):
 
     Our reading, as no code was released: eta^2 is the bag's mean squared distance, which follows from the first two
     moments, so it costs O(n) and scales with the features; four clusters; each pooled node is divided by the weight of its
-    cluster, so that bags of all sizes meet the same classifier (divided by n, nodes are so small that the paper's recipe does
-    not train them); DiffPool's link and entropy penalties, which no label supervises, are left out. The adjacency is a
-    function of the embeddings without gradient, and never exists as a whole. Attention: the length of an instance's part in
-    the pooled nodes, `|S_i| |z_i|`.
+    cluster, so that bags of all sizes meet the same classifier (divided by n, it did not train with the paper's recipe);
+    DiffPool's link and entropy penalties, which no label supervises, are left out. The adjacency is a function of the
+    embeddings without gradient, and never exists as a whole. Attention: the length of an instance's part in the pooled
+    nodes, `|S_i| |z_i|`.
     """
 
     permutation_invariant = True

@@ -291,7 +291,7 @@ def read_tiling(path: str | Path) -> Tiling:
     except DAMAGE as error:
         if isinstance(error, DataError) and str(path) in str(error):
             raise
-        raise DataError(f"{path} is damaged: {error}. Tile this slide again.") from None
+        raise DataError(f"{path} is damaged: {str(error).rstrip('.')}. Tile this slide again.") from None
 
 
 def _tiling(xy: NDArray[Any], fraction: NDArray[Any], attributes: dict[str, Any]) -> Tiling:
