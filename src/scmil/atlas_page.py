@@ -117,7 +117,8 @@ def make_atlas(
     )
     failed = {**scored.failed, **atlas.failed}
     size_px = study["contract"].get("size_px") or SIZE_PX
-    files, unread = _cut(atlas, sources, out, size_px, progress) if sources is not None else ({}, {})
+    digests = {id: slide.get("slide_digest") for id, slide in scored.scores.page["slides"].items()}
+    files, unread = _cut(atlas, sources, digests, out, size_px, progress) if sources is not None else ({}, {})
     failed |= unread | _write_qupath(scores, out / "qupath", _told(progress, "writing for QuPath", len(scores)))
     _remember(out, scores, failed)
     trained = sum(id in seen for id in scores)
@@ -179,11 +180,17 @@ def _sources(slides: str | Path) -> dict[str, Path]:
 
 
 def _cut(
-    atlas: Atlas, sources: Mapping[str, Path], out: Path, size_px: int, progress: Progress | None
+    atlas: Atlas,
+    sources: Mapping[str, Path],
+    digests: Mapping[str, str | None],
+    out: Path,
+    size_px: int,
+    progress: Progress | None,
 ) -> tuple[dict[tuple[int, int], str], dict[str, str]]:
     """Cut the pictures of all atoms, slide by slide; their files by atom and rank, and the slides that failed."""
     from scmil.labels import slide_id
     from scmil.slides import open_slide
+    from scmil.slides.ground import check_slide
 
     wanted: dict[str, list[tuple[int, int, Tile]]] = {}
     for atom in atlas.atoms:
@@ -193,13 +200,15 @@ def _cut(
     failed: dict[str, str] = {}
     for done, (id, places) in enumerate(sorted(wanted.items()), start=1):
         try:
-            missing = [place for place in places if not _is_kept(out / _file(*place[:2]), place[2], size_px)]
+            digest = digests.get(id)
+            missing = [place for place in places if not _is_kept(out / _file(*place[:2]), place[2], size_px, digest)]
             if missing:
                 if slide_id(id) not in sources:
                     raise DataError(f"slide {id!r} is not below the folder of slides. Add it, or name another folder.")
                 # Places and edges are level-0 pixels, so a pixel is the unit here, whatever it measures in microns.
                 with open_slide(sources[slide_id(id)], mpp=1.0) as slide:
-                    _cut_some(slide, missing, size_px, out)
+                    check_slide(slide, digest)
+                    _cut_some(slide, missing, size_px, out, digest)
             files |= {place[:2]: _file(*place[:2]) for place in places}
         except (ScmilError, OSError) as error:
             if is_disk_full(error):
@@ -214,22 +223,22 @@ def _file(atom: int, rank: int) -> str:
     return f"tiles/{atom}/{rank}.jpg"
 
 
-def _mark(tile: Tile, size_px: int) -> bytes:
-    """What a picture says of itself, in its comment: so that a picture of another place is not taken for this one."""
-    return json.dumps([tile.slide, tile.x, tile.y, tile.side, size_px]).encode()
+def _mark(tile: Tile, size_px: int, slide_digest: str | None) -> bytes:
+    """What a picture says of itself, in its comment: so that one of another place or slide is not taken for this one."""
+    return json.dumps([tile.slide, tile.x, tile.y, tile.side, size_px, slide_digest]).encode()
 
 
-def _is_kept(path: Path, tile: Tile, size_px: int) -> bool:
+def _is_kept(path: Path, tile: Tile, size_px: int, slide_digest: str | None) -> bool:
     if not path.is_file():
         return False
     try:
         with need("PIL.Image", "slides").open(path) as picture:
-            return bool(picture.info.get("comment") == _mark(tile, size_px))
+            return bool(picture.info.get("comment") == _mark(tile, size_px, slide_digest))
     except OSError:
         return False
 
 
-def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, out: Path) -> None:
+def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, out: Path, digest: str | None) -> None:
     """Cut pictures from one slide; a tile that many atoms use is read once."""
     pictures: dict[tuple[int, int], bytes] = {}
     for _, _, tile in places:
@@ -237,7 +246,7 @@ def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, o
             pixels = slide.read((tile.x, tile.y), size_px, tile.side / size_px)
             content = io.BytesIO()
             image = need("PIL.Image", "slides").fromarray(pixels)
-            image.save(content, "JPEG", quality=88, comment=_mark(tile, size_px))
+            image.save(content, "JPEG", quality=88, comment=_mark(tile, size_px, digest))
             pictures[tile.x, tile.y] = content.getvalue()
 
     def write(place: tuple[int, int, Tile]) -> None:

@@ -1,7 +1,7 @@
 """Run a plan: every cell trains its folds and writes its own folder; a cell whose result exists is done.
 
-So a run that is killed goes on where it stopped, and ends with the same numbers: they depend on the settings and the seed,
-not on what ran before or beside.
+So a run that is killed goes on where it stopped, and ends with the same numbers: they depend on the settings, the data and
+the seed, not on what ran before or beside. A result carries a digest of its data; one of other data is not used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from scmil.errors import ConfigError, DataError, ScmilError
 from scmil.extras import need
 from scmil.files import no_formula, write_atomically
 from scmil.metrics import METRICS
-from scmil.plan import DATA_KEYS, Cell, Plan, aggregator_of, build, recipe_of, rule_of
+from scmil.plan import Cell, Plan, aggregator_of, build, recipe_of, rule_of
+from scmil.run_inputs import Present, check_results, check_unchanged, inputs_of, load_bags
 from scmil.scoring import Row, Scored, history_rows, score, summarise
 from scmil.shards import ALL, Shard
 from scmil.work import locked
@@ -45,6 +46,7 @@ LARGE = 500_000_000
 USUAL = {"device": "cpu", "precision": "float32"}
 COSTS = ("parameters", "multiply_adds", "seconds", "memory_mib", "density")
 SPREADS = ("", "_sd_repeats", "_sd_folds", "_low", "_high")
+SHORT = 16  # digits of a digest, in tables
 FROC = "froc"  # a metric of the cells that have outlined lesions
 Progress = Callable[[str, int, int], None]  # cell, epochs done, epochs in all
 Execute = Callable[[Sequence[Cell], Path, Path | None, Progress | None], Iterable[tuple[str, str | None]]]
@@ -52,12 +54,13 @@ Execute = Callable[[Sequence[Cell], Path, Path | None, Progress | None], Iterabl
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `run` did: cells finished before and now, and those that failed with their cause."""
+    """What `run` did: cells finished before and now, those that failed with their cause, and notes for the user."""
 
     out: Path
     before: int
     finished: int
     failed: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -69,6 +72,7 @@ def run(
     shard: Shard = ALL,
     data: Path | None = None,
     execute: Execute | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
     on_cell: Callable[[str], None] | None = None,
 ) -> Outcome:
@@ -77,12 +81,15 @@ def run(
     `only` is a pattern for cell names, such as `musk1--*`. A cell that fails is written down with its cause, and the others
     go on. Any number of processes may do this in one folder, each with a `shard` of the cells or all with the same: a cell is
     run by one, and the others wait for it in the end. `execute` runs cells elsewhere than in processes of this computer.
+
+    Results that were made from other data than there is now are rejected; with `overwrite` they are computed again.
     """
     need("scipy", "statistics")  # the report asks for it: better missed now than after a night
     out.mkdir(parents=True, exist_ok=True)
     _check_folder(plan, out)
     write_atomically(out / EXPERIMENT, (json.dumps(describe(plan), indent=2) + "\n").encode())
     wanted = chosen_cells(plan, only, shard)
+    notes = _check_data(plan.cells, wanted, out, data, overwrite)
     waiting = [cell for cell in wanted if not is_done(out, cell)]
     before, failed = len(wanted) - len(waiting), {}
     causes = {cell.name: _cause(out, cell) for cell in waiting}  # of earlier runs
@@ -105,7 +112,7 @@ def run(
             todo.remove(cell)
             if on_cell:
                 on_cell(cell.name)
-    return Outcome(out, before, len(waiting) - len(failed), failed)
+    return Outcome(out, before, len(waiting) - len(failed), failed, notes)
 
 
 def chosen_cells(plan: Plan, only: str | None = None, shard: Shard = ALL) -> list[Cell]:
@@ -193,6 +200,21 @@ def _check_folder(plan: Plan, out: Path) -> None:
         )
 
 
+def _check_data(
+    cells: Sequence[Cell], wanted: Sequence[Cell], out: Path, data: Path | None, overwrite: bool
+) -> tuple[str, ...]:
+    """Reject results of other data, or remove them with `overwrite`; record the data that new results are made from."""
+    results = {cell.name: _read(cell_folder(out, cell) / RESULT) for cell in cells if is_done(out, cell)}
+    present, more = Present(out, data), any(cell.name not in results for cell in wanted)
+    again, notes = check_results(cells, results, present, out, more=more, overwrite=overwrite)
+    for cell in again:
+        (cell_folder(out, cell) / RESULT).unlink(missing_ok=True)
+    for cell in wanted:
+        present.of(cell)
+    present.record()
+    return tuple(notes)
+
+
 def _read(path: Path) -> Row:
     try:
         page = json.loads(path.read_text(encoding="utf-8"))
@@ -262,16 +284,6 @@ def write_failure(out: Path, cell: Cell, words: str, trace: str | None = None) -
     return words
 
 
-def load_bags(settings: Mapping[str, Any], data: Path | None = None) -> Any:
-    """The bags that the `[data]` table of a cell names, without those that have no label if it says so."""
-    from scmil.datasets import load_dataset
-    from scmil.survey import labelled
-
-    own = {key: settings[key] for key in DATA_KEYS if key in settings and key not in ("name", "drop_unlabelled")}
-    bags = load_dataset(settings["dataset"], data=data, **own)
-    return labelled(bags) if settings.get("drop_unlabelled") else bags
-
-
 def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progress | None = None) -> None:
     """Train and score one cell, and write its files, `result.json` last."""
     import shutil
@@ -287,7 +299,10 @@ def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progr
     try:
         bags = load_bags(cell.settings["data"], data)
         check_classes(bags)
+        inputs = inputs_of(cell, bags, folder.parents[1])
+        _keep_checkpoints_of(folder, inputs.digest)
         trainings = _trainings(_Work(cell, bags, survey(bags), folder), progress)
+        check_unchanged(cell, bags, inputs)
     finally:
         torch.set_num_threads(threads)
     scored = [fold for training in trainings for fold in training.scored]
@@ -298,6 +313,7 @@ def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progr
         "format": FORMAT,
         "cell": cell.name,
         "digest": cell.digest,
+        "data": {"digest": inputs.digest, "bags": len(inputs.ids)},
         "settings": cell.settings,
         "rows": [row | _froc_summary(row, found) for row in _rows(cell, scored, labels, patients_of(bags))],
         "folds": [fold.row(labels) | _froc_of(fold, found) for fold in scored],
@@ -313,6 +329,16 @@ def run_cell(cell: Cell, folder: Path, data: Path | None = None, progress: Progr
     write_atomically(folder / "history.csv", _csv(history))
     write_atomically(folder / RESULT, (json.dumps(result, indent=1) + "\n").encode())
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+
+
+def _keep_checkpoints_of(folder: Path, digest: str) -> None:
+    """Delete checkpoints of a training on other data; say of what data those are that will be written."""
+    import shutil
+
+    place, mark = folder / "checkpoints", folder / "checkpoints" / "data"
+    if place.is_dir() and (not mark.is_file() or mark.read_text() != digest):
+        shutil.rmtree(place)
+    write_atomically(mark, digest.encode())
 
 
 class _Memory:
@@ -700,12 +726,13 @@ def _write_tables(places: Sequence[dict[str, str]], out: Path) -> None:
             continue
         page = _read(path)
         cost = {key: page[key] for key in ("parameters", "density", "seconds")}
-        results += [{**place, **row, **cost} for row in page["rows"]]
+        made_from = {"data": str((page.get("data") or {}).get("digest", ""))[:SHORT]}
+        results += [{**place, **row, **cost, **made_from} for row in page["rows"]]
         folds += [{**place, **row} for row in page["folds"]]
         costs.append({**place, **{key: page.get(key) for key in COSTS}, "trained": page.get("trained")})
     known = [*METRICS, *[FROC] * any(FROC in row for row in results)]
     metrics = [f"{metric}{spread}" for metric in known for spread in SPREADS]
-    start, end = ["cell", "dataset", "arm", "protocol"], ["parameters", "density", "seconds"]
+    start, end = ["cell", "dataset", "arm", "protocol"], ["parameters", "density", "seconds", "data"]
     level = ["level"] * any("level" in row for row in results)
     write_atomically(out / "results.csv", _csv(results, [*start, *level, "repeats", "folds", "bags", *metrics, *end]))
     header = [*start, "repeat", "fold", "bags", *known, "epoch", "threshold"]

@@ -117,6 +117,8 @@ class Scores:
     instance: Numbers  # (n, c): what the model says of a bag that holds this tile alone
     lam: Numbers | None = None
     codes: Codes | None = None
+    slide_digest: str | None = None  # of the slide that the bag was encoded from, see `scmil.slides.slide_digest`
+    made_from: str | None = None  # a digest of the model, the bag and its label; None in files of earlier versions
 
     def __len__(self) -> int:
         return len(self.xy)
@@ -236,6 +238,7 @@ def score_bag(
         instance=torch.cat(instance).float().numpy(),
         lam=torch.cat(lam).float().numpy() if lam else None,
         codes=Codes.stack(codes) if codes else None,
+        slide_digest=bag.provenance.get("slide_digest"),
     )
 
 
@@ -286,6 +289,7 @@ def write_scores(scores: Scores, folder: str | Path) -> Path:
     page = {
         "id": scores.id, "side": scores.side, "slide_size": scores.slide_size, "slide_mpp": scores.slide_mpp,
         "label": scores.label, "patient": scores.patient, "classes": scores.classes, "threshold": scores.threshold,
+        "slide_digest": scores.slide_digest, "made_from": scores.made_from,
         "atoms": None if scores.codes is None else scores.codes.atoms,
     }  # fmt: skip
     arrays: dict[str, Any] = {
@@ -352,7 +356,14 @@ class ScoreSet(Mapping[str, Scores]):
     def __getitem__(self, id: str) -> Scores:
         if id not in self.page["slides"]:
             raise KeyError(id)
-        return read_scores(scores_path(self.folder, id))
+        path = scores_path(self.folder, id)
+        scores = read_scores(path)
+        if (scores.id, scores.made_from) != (id, self.page["slides"][id].get("made_from")):
+            raise DataError(
+                f"{path} has scores of slide {scores.id!r} that were not made with the others of {self.folder}. Delete "
+                "it, and make it again: scmil heatmap MODEL BAGS"
+            )
+        return scores
 
     def __contains__(self, id: object) -> bool:
         return id in self.page["slides"]

@@ -45,6 +45,9 @@ RecipeName = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the split, the initial weights and the order of bags.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what is there, such as results of data that has changed since.")
+]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
@@ -80,6 +83,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Refuse to begin anew. The same command resumes anyway.")
     ] = False,
+    overwrite: Overwrite = False,
     data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -107,10 +111,12 @@ def train(
             opened, out, aggregator=aggregator, sparse_coding=sparse_coding, recipe=recipe, epochs=epochs,
             patience=patience or None, folds=folds, repeats=repeats, valid=valid, test=test,
             class_weights=_weights(class_weights), device=device_of(device), precision=precision, seed=seed,
-            resume=resume, progress=progress,
+            resume=resume, overwrite=overwrite, progress=progress,
         )  # fmt: skip
+    _say_notes(trained, as_json)
     if as_json:
-        typer.echo(json.dumps({"out": str(out), "metrics": trained.metrics, "study": trained.study}, indent=2))
+        page = {"out": str(out), "metrics": trained.metrics, "study": trained.study, "notes": trained.notes}
+        typer.echo(json.dumps(page, indent=2))
         return
     for name in ("test", "valid"):
         for level, page in trained.metrics.get(name, {}).items():
@@ -147,6 +153,7 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Arms to train at the same time; default: one a core.")
     ] = None,
+    overwrite: Overwrite = False,
     data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -176,7 +183,7 @@ def compare(
     )
     survey(opened.bags)
     folder = out or Path("runs") / f"{plan.name}-{repeats}x{folds}-{seed}"
-    run_plan(plan, folder, jobs, None, data, as_json)
+    run_plan(plan, folder, jobs, None, data, as_json, overwrite=overwrite)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -255,6 +262,7 @@ def run(
     task_cpus: TaskCpus = 1,
     task_gpus: TaskGpus = 0,
     data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
+    overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the file, list the cells, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -278,7 +286,7 @@ def run(
         from scmil.cluster import cells_on
 
         execute = cells_on(cluster)
-    run_plan(plan, folder, jobs, only, data, as_json, shard=part, execute=execute)
+    run_plan(plan, folder, jobs, only, data, as_json, shard=part, execute=execute, overwrite=overwrite)
 
 
 def run_plan(
@@ -293,7 +301,7 @@ def run_plan(
 ) -> None:
     """Run with progress, write the report, print the tables; a failed cell makes the command fail at its end.
 
-    `where` is what `experiment.run` takes of shards and clusters.
+    `where` is what `experiment.run` takes of shards, clusters and results of other data.
     """
     from scmil import experiment as experiments
     from scmil.report import read_run, verdict, write_report
@@ -307,9 +315,11 @@ def run_plan(
         )
     if before_report:
         before_report()
+    _say_notes(outcome, as_json)
     pages = write_report(folder)
     if as_json:
         page = {"out": str(folder), "before": outcome.before, "finished": outcome.finished, "failed": outcome.failed}
+        page["notes"] = list(outcome.notes)
         typer.echo(json.dumps({**page, **_as_page(read_run(folder)), "verdict": verdict(read_run(folder))}, indent=2))
     else:
         _print_run(folder)

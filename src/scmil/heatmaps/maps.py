@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping
@@ -15,11 +14,13 @@ import numpy as np
 from scmil.errors import DataError, OptionError
 from scmil.extras import need
 from scmil.files import write_atomically
+from scmil.fingerprint import sha256_of_json, stat_of
 from scmil.heatmaps.measuring import measurements
 from scmil.heatmaps.sources import Sources
 from scmil.heatmaps.words import PARTS, PLAIN, PLAIN_END, annotated, heading, meaning, numbers, warning
 from scmil.labels import slide_id
 from scmil.scores import Scores, ScoreSet, scores_path
+from scmil.slides import slide_files
 from scmil.slides.detections import write_detections
 from scmil.slides.ground import Ground, plain_ground, slide_ground
 from scmil.slides.heatmap import STRENGTH, draw_outlines, paint_tiles
@@ -91,7 +92,7 @@ class Maps:
 
     def _ground(self, id: str, scores: Scores) -> Ground:
         path, known = self.sources.slide(id), (scores.xy, scores.side, scores.slide_size, scores.slide_mpp, PANEL_PX)
-        return plain_ground(*known) if path is None else slide_ground(path, *known)
+        return plain_ground(*known) if path is None else slide_ground(path, *known, scores.slide_digest)
 
     def _sheet(self, id: str, scores: Scores, values: Numbers, scale: Scale, ground: Ground) -> bytes:
         """The slide and its map, as a PNG that says what it was made of."""
@@ -122,13 +123,13 @@ class Maps:
         return content.getvalue()
 
     def _digest(self, id: str) -> str:
-        """Of everything that the picture shows: what is asked for, and the files by name, size and time."""
+        """Of everything that the picture shows: what is asked for, and the files by name, size and times."""
         slides, annotation = self.sources.slides.get(slide_id(id), []), self.sources.annotation(id)
         files = [scores_path(self.scores.folder, id), *slides, *([annotation] if annotation else [])]
         asked = [LAYOUT, self.score, str(self.same), self.tiff, self.geojson, self.sources.folder is None]
         facts = [*asked, self.labels.get(id), self.parts.get(id), self.scores.page["model_sha256"]]
-        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.exists()]
-        return hashlib.sha256(json.dumps([facts, stats]).encode()).hexdigest()
+        stats = [(path.name, stat_of(slide_files(path))) for path in files if path.exists()]
+        return sha256_of_json([facts, stats])
 
 
 def made_of(path: Path) -> dict[str, Any]:

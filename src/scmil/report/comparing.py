@@ -14,7 +14,7 @@ from scmil import significance
 from scmil.errors import DataError
 from scmil.metrics import decide
 from scmil.report.markup import change, p_value
-from scmil.report.reading import TUNED, Key, Predictions, Run
+from scmil.report.reading import TUNED, UNRECORDED, Key, Predictions, Run
 from scmil.significance import Comparison, DeLong, Interval, SignedRank
 
 FEWEST_DATASETS = 5  # below, a signed-rank test over data sets cannot come near 0.05
@@ -104,6 +104,12 @@ def compare_pair(run: Run, a: Key, b: Key) -> Compared:
         raise DataError(
             f"{run.folder}: {a.arm!r} and {b.arm!r} were not tested on the same folds and bags of {a.dataset!r}, so they "
             "cannot be compared. Run both with one protocol and one seed: `scmil run` on the same experiment."
+        )
+    if run.results[a].data != run.results[b].data:
+        raise DataError(
+            f"{run.folder}: {a.arm!r} and {b.arm!r} were trained on different data of {a.dataset!r} (digests "
+            f"{run.results[a].data or UNRECORDED} and {run.results[b].data or UNRECORDED}), so they cannot be compared. "
+            "Run both on the same data: `scmil run` or `scmil compare` with --overwrite."
         )
     places = sorted(folds_a)
     comparison = significance.compare(

@@ -139,7 +139,12 @@ def _method(run: Run) -> Markup:
     protocols = [
         join(element("b", name), f": {MEANING[name]}. ", badge(name)) for name in run.protocols if name in MEANING
     ]
-    listed = {"Protocol": run.protocol, "Training": run.training, "Versions": run.versions}
+    listed = {
+        "Protocol": run.protocol,
+        "Training": run.training,
+        "Versions": run.versions,
+        "Data, SHA-256": run.data,
+    }
     return join(
         element("p", words),
         element("ul", *(element("li", each) for each in protocols), class_="plain"),

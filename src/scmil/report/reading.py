@@ -27,6 +27,7 @@ METRIC_NAMES = {
 FURTHER = ("froc",)  # metrics that some runs have
 PROTOCOLS = ("last", "nested", "test-tuned")  # in the order of the report; the last one is not honest
 TUNED = "test-tuned"
+UNRECORDED = "not recorded: results of an earlier version"
 
 
 class Key(NamedTuple):
@@ -80,6 +81,7 @@ class Result(NamedTuple):
     parameters: float
     density: float
     seconds: float
+    data: str = ""  # the first digits of the digest of its data; results of earlier versions have none
 
 
 class Cost(NamedTuple):
@@ -143,6 +145,14 @@ class Run:
         return [
             cell for cell in self.cells if all(Key(cell.arm, cell.dataset, p) in self.results for p in cell.protocols)
         ]
+
+    @property
+    def data(self) -> dict[str, str]:
+        """The first digits of the digest of each data set, or that it was not recorded."""
+        digests: dict[str, set[str]] = {}
+        for key, result in self.results.items():
+            digests.setdefault(key.dataset, set()).add(result.data or UNRECORDED)
+        return {dataset: ", ".join(sorted(found)) for dataset, found in digests.items()}
 
     @property
     def missing(self) -> list[Cell]:
@@ -239,15 +249,21 @@ def _read_results(path: Path, cells: Sequence[Cell], level: str) -> dict[Key, Re
     planned = {(cell.name, cell.dataset, cell.arm) for cell in cells}
     results: dict[Key, Result] = {}
     levels = table.columns.get("level", ("slide",) * table.length)  # a run whose patients have one slide each says none
+    made_from = table.columns.get("data", ("",) * table.length)
     for i in (i for i in range(table.length) if (levels[i] or "slide") == level):
         cell, dataset, arm, protocol = (table.columns[name][i] for name in ("cell", "dataset", "arm", "protocol"))
         if (cell, dataset, arm) not in planned:
             raise damaged(path, f"line {i + 2}: cell {cell!r} is not one of experiment.json")
         row = {column: float(numbers[i]) for column, numbers in values.items()}
         results[Key(arm, dataset, protocol)] = Result(
-            {metric: Estimate(*(row[metric + part] for part in parts)) for metric in metrics},
-            *(int(row[name]) for name in counts[:3]),
-            *(row[name] for name in counts[3:]),
+            metrics={metric: Estimate(*(row[metric + part] for part in parts)) for metric in metrics},
+            repeats=int(row["repeats"]),
+            folds=int(row["folds"]),
+            bags=int(row["bags"]),
+            parameters=row["parameters"],
+            density=row["density"],
+            seconds=row["seconds"],
+            data=made_from[i],
         )
     return results
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
-from scmil.slides.slide import open_slide
+from scmil.slides.slide import Slide, open_slide
 
 LIGHT = 238  # grey, so that tiles of every colour stand out
 Size = tuple[int, int]
@@ -38,11 +38,27 @@ def plain_ground(xy: NDArray[Any], side: float, size: Size | None, mpp: float | 
     return Ground(np.full(shape, LIGHT, np.uint8), extent, size, mpp, is_slide=False)
 
 
+def check_slide(slide: Slide, digest: str | None) -> None:
+    """Reject a slide that is not the file whose digest the bag recorded; bags of other tools record none."""
+    if digest not in (None, slide.digest):
+        raise DataError(
+            f"{slide.path} is not the file that the bag of {slide.id!r} was encoded from. Give the folder of the slide that "
+            "was encoded, or encode this one."
+        )
+
+
 def slide_ground(
-    path: Path, xy: NDArray[Any], side: float, size: Size | None, mpp: float | None, longest_px: int
+    path: Path,
+    xy: NDArray[Any],
+    side: float,
+    size: Size | None,
+    mpp: float | None,
+    longest_px: int,
+    digest: str | None = None,
 ) -> Ground:
     """The slide, after a look whether it is the one that the tiles came from."""
     with open_slide(path) as slide:
+        check_slide(slide, digest)
         met, reach = f"{path.name} has {slide.size[0]} x {slide.size[1]} pixels", _reach(xy, side)
         if size is not None and size != slide.size:
             raise DataError(

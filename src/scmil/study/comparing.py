@@ -74,16 +74,22 @@ def compare(
     *,
     jobs: int | None = None,
     folder: Path | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
     on_cell: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Comparison:
-    """Run the comparison and write its report; what `comparison` takes may follow. `folder` has data sets, if needed."""
+    """Run the comparison and write its report; what `comparison` takes may follow. `folder` has data sets, if needed.
+
+    Results that were made from other data than there is now are rejected; with `overwrite` they are computed again.
+    """
     from scmil.report import read_run, verdict, write_report
 
     plan = comparison_plan(data, aggregators, folder, **options)
     survey(data.bags)
-    outcome = experiment.run(plan, Path(out), jobs=jobs, data=folder, progress=progress, on_cell=on_cell)
+    outcome = experiment.run(
+        plan, Path(out), jobs=jobs, data=folder, overwrite=overwrite, progress=progress, on_cell=on_cell
+    )
     write_report(Path(out))
     return Comparison(Path(out), outcome, verdict(read_run(Path(out))))
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scmil import experiment
 from scmil.errors import DataError
 from scmil.plan import TABLES
+from scmil.run_inputs import load_bags
 from scmil.study.pages import Page
 from scmil.survey import check_classes, labelled
 
@@ -56,7 +56,7 @@ def open_data(
     }
     is_folder = Path(name).is_dir()
     table = {"dataset": name, "standardise": not is_folder if standardise is None else standardise, **own}
-    everyone = experiment.load_bags({**table, "drop_unlabelled": False}, data)
+    everyone = load_bags({**table, "drop_unlabelled": False}, data)
     kept = labelled(everyone) if drop_unlabelled else everyone
     if is_folder and labels is None and not any(label is not None for label in everyone.labels):
         raise DataError(f"{name} has no labels in itself. Give a table of them: case_id, slide_id, label, or the like.")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scmil.errors import ScmilError, ShapeError
 from scmil.files import write_atomically
+from scmil.fingerprint import Mark, sha256_of_json
 from scmil.study.pages import read_page
 from scmil.study.predicting import check_contract, load_study, scaled
 
 if TYPE_CHECKING:
     from scmil.bags import Bag, BagSet
-    from scmil.scores import ScoreSet
+    from scmil.scores import Scores, ScoreSet
 
 STAGE = "score"
 EVERY = 50  # slides; a stopped run scores so many again at most
@@ -39,7 +40,8 @@ def score_folder(
 ) -> Scored:
     """Score all tiles of all bags; by default into `maps/` of the model's folder. What is there already is kept.
 
-    A bag that cannot be scored is written down in `failures.csv`, and the others go on. Bags made in another way than those
+    Scores belong to a model, a bag and its label: if one of them has changed, the slide is scored again. A bag that cannot
+    be scored is written down in `failures.csv`, and the others go on. Bags made in another way than those
     of the training are refused.
     """
     from scmil.scores import FORMAT, PAGE, open_scores, score_bag, scores_path, write_scores
@@ -53,28 +55,23 @@ def score_folder(
     ledger, failed = Ledger(out), {}
     failed_before = {failure.slide for failure in ledger.read() if failure.stage == STAGE}
     for position, id in enumerate(bags.ids):
-        if id not in slides or not scores_path(out, id).is_file():
-            try:
+        try:
+            marked = bags.mark(id, _recorded(slides.get(id, {})))
+            made_from = _made_from(about["model_sha256"], marked, bags, position)
+            if slides.get(id, {}).get("made_from") != made_from or not scores_path(out, id).is_file():
                 bag = _relabelled(bags[position], bags.classes, study["classes"])
                 check_contract(study, bag, model)
                 scores = score_bag(network, scaled(bag, study), tuple(study["classes"]), study["threshold"])
-            except ShapeError:
-                raise
-            except (ScmilError, OSError) as error:
-                failed[id] = str(error)
-                ledger.add(id, STAGE, str(error))
-            else:
-                write_scores(scores, out)
-                if id in failed_before:
-                    ledger.clear(id, STAGE)
-                slides[id] = {
-                    "label": scores.label,
-                    "patient": scores.patient,
-                    "tiles": len(scores),
-                    "probabilities": [round(float(p), 7) for p in scores.probabilities],
-                    "predicted": scores.predicted,
-                    "effective_tiles": round(scores.effective_tiles, 2),
-                }
+                write_scores(replace(scores, made_from=made_from), out)
+                slides[id] = {**_summary(scores), "made_from": made_from, "bag": marked}
+            if id in failed_before:
+                ledger.clear(id, STAGE)
+        except ShapeError:
+            raise
+        except (ScmilError, OSError) as error:
+            slides.pop(id, None)  # scores of an earlier bag are not those of this one
+            failed[id] = str(error)
+            ledger.add(id, STAGE, str(error))
         if (position + 1) % EVERY == 0 or position + 1 == len(bags):
             page = {"format": FORMAT, **about, "slides": slides}
             write_atomically(out / PAGE, (json.dumps(page, indent=1) + "\n").encode())
@@ -83,6 +80,25 @@ def score_folder(
     if not slides:
         raise ScmilError(f"none of the {len(bags)} slides could be scored. The causes are in {out / 'failures.csv'}.")
     return Scored(open_scores(out), failed)
+
+
+def _made_from(model_sha256: str, marked: Mark, bags: BagSet, position: int) -> str:
+    """A digest of all that the scores of a slide depend on."""
+    label = bags.labels[position]
+    name = None if label is None else bags.classes[label]
+    return sha256_of_json([model_sha256, marked.token, name, bags.patients[position]])
+
+
+def _summary(scores: Scores) -> dict[str, Any]:
+    return {
+        "label": scores.label,
+        "patient": scores.patient,
+        "tiles": len(scores),
+        "probabilities": [round(float(p), 7) for p in scores.probabilities],
+        "predicted": scores.predicted,
+        "effective_tiles": round(scores.effective_tiles, 2),
+        "slide_digest": scores.slide_digest,
+    }
 
 
 def _relabelled(bag: Bag, theirs: Sequence[str], ours: Sequence[str]) -> Bag:
@@ -101,6 +117,15 @@ def _about(model: Path, study: dict[str, Any]) -> dict[str, Any]:
         "threshold": study["threshold"],
         "split": study["split"],
     }
+
+
+def _recorded(slide: Mapping[str, Any]) -> Mark | None:
+    """The mark of the bag that a slide was scored from, if it was recorded."""
+    try:
+        token, stat = slide["bag"]
+        return Mark(str(token), tuple(map(int, stat)))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _kept(path: Path, about: dict[str, Any]) -> dict[str, Any]:

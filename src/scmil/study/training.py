@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 from scmil import baseline, experiment
 from scmil.errors import ConfigError, DataError, OptionError
 from scmil.files import write_atomically
+from scmil.fingerprint import Inputs
 from scmil.metrics import decide, youden_threshold
 from scmil.plan import TRAINING_KEYS, build, check_model, make_plan, recipe_of
+from scmil.run_inputs import read_inputs, write_inputs
 from scmil.splits import Split, check_split, holdout, with_validation
 from scmil.study.card import card
 from scmil.study.data import Data
@@ -27,17 +30,19 @@ from scmil.survey import Survey, patients_of, scaled, streamed_moments, survey
 if TYPE_CHECKING:
     from scmil.bags import BagSet
 
-BEGUN, CHECKPOINT, CROSS = "begun.json", "checkpoint.safetensors", "cross-validation"
+BEGUN, INPUTS = "begun.json", "inputs.json"
+CHECKPOINT, CROSS = "checkpoint.safetensors", "cross-validation"
 PATIENCE = 20  # epochs without a better one: the official recipes for slides have 40 to 200
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished model folder: what `metrics.json` and `study.json` say."""
+    """A finished model folder: what `metrics.json` and `study.json` say, and notes for the user."""
 
     out: Path
     study: Page
     metrics: Page
+    notes: tuple[str, ...] = ()
 
 
 def train(
@@ -58,21 +63,24 @@ def train(
     precision: str = "float32",
     seed: int = 0,
     resume: bool = False,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Trained:
     """Train one model, tested on patients that it has not seen, and write its folder; stopped, it goes on where it was.
 
     The bags are split by patient, stratified by class. The model is that of the epoch with the best validation AUC, and its
     threshold is chosen on the validation part. With `folds`, a cross-validation says how good such models are, and the
-    model itself learns from all bags but the validation part.
+    model itself learns from all bags but the validation part. A folder whose model was trained with other settings or on
+    other data is rejected; with `overwrite` its model is replaced.
     """
     from scmil.training import check_precision, weigh_classes
 
     out = Path(out)
     training = {"recipe": recipe, "patience": patience, "epochs": epochs}
     weights = class_weights if class_weights is None or isinstance(class_weights, str) else list(class_weights)
+    inputs = data.bags.inputs(read_inputs(out / INPUTS))
     settings: Page = {
-        "data": {**data.table, "bags": _digest_of(data.bags)},
+        "data": {**data.table, "bags": _digest_of(data.bags), "inputs": inputs.digest},
         "model": {"aggregator": aggregator, "sparse_coding": sparse_coding, "refine": None, "embed": None},
         "training": {key: value for key, value in training.items() if value is not None},
         "split": {
@@ -93,10 +101,13 @@ def train(
     check_precision(precision)
     weigh_classes(weights, data.bags.labels, len(data.bags.classes))
     check_model(settings["model"])
-    work = _Work(data, out, settings, recipe_of(settings), split, progress)
-    if not _is_finished(out, settings, resume):
+    work = _Work(data, out, settings, inputs, recipe_of(settings), split, progress)
+    if overwrite:
+        _remove_model(out)
+    finished, notes = _is_finished(out, settings, inputs, resume)
+    if not finished:
         _train(work, survey(data.bags, told(progress, "looking at bags", len(data.bags))))
-    return Trained(out, read_page(out / STUDY), read_page(out / "metrics.json"))
+    return Trained(out, read_page(out / STUDY), read_page(out / "metrics.json"), notes)
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,7 @@ class _Work:
     data: Data
     out: Path
     settings: Page
+    inputs: Inputs
     recipe: Any
     split: Split
     progress: Progress | None
@@ -115,6 +127,7 @@ def _train(work: _Work, facts: Survey) -> None:
     from scmil.report import write_model_page
     from scmil.training import fit, predict, weigh_classes
 
+    write_inputs(work.out / INPUTS, work.inputs)
     write_json(work.out / BEGUN, work.settings)
     cross = _cross_validate(work) if work.settings["split"]["folds"] else None
     bags, split, settings, scaling = work.data.bags, work.split, work.settings, None
@@ -129,6 +142,10 @@ def _train(work: _Work, facts: Survey) -> None:
         device=settings["device"], precision=settings["precision"],
     )  # fmt: skip
     p = predict(model, bags, device=settings["device"]).double().numpy()
+    if changes := work.data.bags.inputs(work.inputs).changes_since(work.inputs):
+        raise DataError(
+            f"the data changed while the model was trained: {'; '.join(changes)}. Train again with --overwrite."
+        )
     labels, inner = np.array(bags.labels, np.int64), list(split.valid)
     threshold = float(youden_threshold(labels[inner], p[inner, 1])) if p.shape[1] == 2 else 0.5
     metrics = metrics_of_parts(bags, split, labels, p, threshold) | ({"cross_validation": cross} if cross else {})
@@ -167,23 +184,37 @@ def _split(bags: BagSet, valid: float, test: float | None, seed: int) -> Split:
     return split
 
 
-def _is_finished(out: Path, settings: Page, resume: bool) -> bool:
-    """Whether the model is there; a folder that was begun with something else is refused."""
+def _is_finished(out: Path, settings: Page, inputs: Inputs, resume: bool) -> tuple[bool, tuple[str, ...]]:
+    """Whether the model is there, and notes; a folder that was begun with something else is rejected."""
     begun = next((out / name for name in (STUDY, BEGUN) if (out / name).is_file()), None)
     if begun is None or (begun.name == BEGUN and not any((out / name).exists() for name in (CHECKPOINT, CROSS))):
         if resume and begun is None:
             raise OptionError(f"--resume: {out} has no training that could go on. Leave --resume out to begin one.")
         if any((out / name).exists() for name in ("model.json", CHECKPOINT)):
             raise ConfigError(f"{out} has a model that this command did not begin. Give --out another folder.")
-        return False
+        return False, ()
     page = read_page(begun)
     before, now = page.get("settings", page), json.loads(json.dumps(settings))
+    remedy = "Give --out another folder, or add --overwrite to replace the model."
+    recorded = (before.get("data") or {}).get("inputs")
+    if recorded is None:  # of a version that recorded ids, labels and patients alone
+        del now["data"]["inputs"]
+    elif recorded != inputs.digest:
+        known = read_inputs(out / INPUTS)
+        changes = inputs.changes_since(known) if known and known.digest == recorded else ["its digest is another"]
+        raise ConfigError(f"{out} was trained on other data: {'; '.join(changes)}. {remedy}")
     if differing := [key for key in now if before.get(key) != now[key]]:
         said = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in differing)
-        raise ConfigError(
-            f"{out} was begun with other settings: {said}. Give --out another folder, or delete that one."
-        )
-    return begun.name == STUDY
+        raise ConfigError(f"{out} was begun with other settings: {said}. {remedy}")
+    old = f"{out} is of a version that did not record its features: whether they have changed since is not known."
+    return begun.name == STUDY, (old,) if recorded is None else ()
+
+
+def _remove_model(out: Path) -> None:
+    """Delete what says that a model is here, finished or not; its other files are written again."""
+    for name in (STUDY, BEGUN, CHECKPOINT, INPUTS, "model.json"):
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / CROSS, ignore_errors=True)
 
 
 def _cross_validate(work: _Work) -> list[Page]:
