@@ -64,7 +64,7 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
     content = io.BytesIO()
     about = json.dumps(dict(bag.provenance), sort_keys=True)
     id = bag.id.encode("utf-8", "surrogateescape")  # ids are file names, and those may have bytes that are not UTF-8
-    found = _Digest(id, about)
+    found = ContentDigest(id, about)
     with h5py.File(content, "w") as file:
         file.attrs["digest"] = np.bytes_(found.text())  # its place in the file; the value follows at the end
         features = file.create_dataset("features", tuple(bag.features.shape), dtype)
@@ -88,20 +88,23 @@ def write_bag(bag: Bag, path: str | Path, dtype: str = "float16") -> None:
     write_atomically(Path(path), content.getbuffer())
 
 
-class _Digest:
+class ContentDigest:
     """The SHA-256 of a bag as it is written: its id and provenance, then name, type, shape and bytes of each array."""
 
     def __init__(self, id: bytes, provenance: str) -> None:
         self._found = hashlib.sha256(id + b"\0" + provenance.encode() + b"\0")
 
     def begin(self, name: str, dataset: Any) -> None:
+        """Begin an array, or a data set of an HDF5 file."""
         self._found.update(f"{name} {dataset.dtype.str} {tuple(dataset.shape)}".encode())
 
     def add(self, array: np.ndarray[Any, Any]) -> None:
+        """Take the next rows of the array in."""
         if array.size:
             self._found.update(np.ascontiguousarray(array).data.cast("B"))
 
     def text(self) -> str:
+        """As it stands in the file."""
         return f"scmil-sha256:{self._found.hexdigest()}"
 
 
@@ -215,7 +218,7 @@ def _check_digest(path: str | Path, file: Any, arrays: Mapping[str, np.ndarray[A
     if "digest" not in file.attrs or _compared.get(str(path)) == stat:
         return
     id, provenance = file.attrs["id"], file.attrs["provenance"]
-    found = _Digest(id.encode("utf-8", "surrogateescape"), provenance)
+    found = ContentDigest(id.encode("utf-8", "surrogateescape"), provenance)
     for name in (name for name in ARRAYS if name in file):
         found.begin(name, file[name])
         found.add(arrays[name] if arrays else h5_array(file, name))
