@@ -10,6 +10,7 @@ from scmil.errors import DataError
 from scmil.formats import register
 from scmil.formats.folder import Folder
 from scmil.formats.reading import Array, Labels, lazy_bags, load_npy, load_pt, make_bag, naming
+from scmil.guards import check_regular
 
 SUFFIXES = (".npy", ".pt", ".safetensors")
 
@@ -46,6 +47,7 @@ def _safetensors(path: Path) -> Array:
     from safetensors.torch import load_file
 
     with naming(path, ".safetensors"):
+        check_regular(path)
         try:
             tensors = load_file(path)
         except SafetensorError as error:
