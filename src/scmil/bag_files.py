@@ -23,7 +23,7 @@ from torch import Tensor
 from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.files import write_atomically
-from scmil.guards import DAMAGE, h5_array, opened_h5
+from scmil.guards import DAMAGE, EMPTY_ROWS, check_provenance, check_xy, h5_array, opened_h5
 
 FORMAT = "scmil-bag-1"
 BLOCK_ROWS = 4096
@@ -95,7 +95,8 @@ def read_bag(path: str | Path, label: int | None = None, patient: str | None = N
     with _opened(path) as file:
         stored = file["features"]
         mapped = stored.size > LARGEST_NUMBERS and stored.id.get_offset() is not None
-        parts = {name: torch.from_numpy(h5_array(file, name)) for name in ("coords", "instance_labels") if name in file}
+        parts = {name: h5_array(file, name) for name in ("coords", "instance_labels") if name in file}
+        xy, marks = parts.get("coords"), parts.get("instance_labels")
         return Bag(
             id=str(file.attrs["id"]),
             features=torch.from_numpy(map_features(path))
@@ -103,8 +104,8 @@ def read_bag(path: str | Path, label: int | None = None, patient: str | None = N
             else torch.from_numpy(h5_array(file, "features")).float(),
             label=label,
             patient=patient,
-            instance_labels=parts.get("instance_labels"),
-            xy=parts.get("coords"),
+            instance_labels=None if marks is None else torch.from_numpy(marks),
+            xy=None if xy is None else torch.from_numpy(check_xy(xy)),
             provenance=_provenance(file.attrs),
         )
 
@@ -139,15 +140,22 @@ def map_features(path: str | Path) -> np.memmap[Any, np.dtype[Any]]:
 
 
 def _provenance(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(json.loads(attributes["provenance"]))
+    known = json.loads(attributes["provenance"])
+    if not isinstance(known, dict):
+        raise DataError(f"the provenance is a {type(known).__name__}, but a JSON object is needed.")
+    check_provenance(known)
+    return known
 
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
     try:
         with opened_h5(path) as file:
+            shape: tuple[int, ...] = getattr(file.get("features"), "shape", None) or ()
             met = file.attrs.get("scmil_format")
-            if met != FORMAT or getattr(file.get("features"), "ndim", 0) != 2:
+            if len(shape) == 2 and shape[0] > EMPTY_ROWS and not shape[1]:
+                raise DataError(f"features of shape {shape}: {shape[0]} instances without a feature.")
+            if met != FORMAT or len(shape) != 2:
                 raise DataError(
                     f"{path} is no bag of scmil: its format is {met!r}, and {FORMAT!r} with features is needed."
                 )

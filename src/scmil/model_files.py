@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from scmil.errors import ModelFileError, ScmilError
+from scmil.errors import DataError, ModelFileError, ScmilError
 from scmil.files import write_atomically
+from scmil.guards import read_regular
 from scmil.model import MILModel, build_model
 
 FORMAT = "scmil-model-1"
@@ -66,10 +67,10 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
         raise ModelFileError(f"{folder / 'model.json'}: no model can be built from it ({error})") from None
     try:
         _check_size(path, model)
-        weights = path.read_bytes()
-    except OSError as error:
+        weights = read_regular(path)
+    except (OSError, DataError) as error:
         raise ModelFileError(
-            f"{path}: cannot be read ({error.strerror}). A model is two files; was one left behind?"
+            f"{path}: cannot be read ({getattr(error, 'strerror', error)}). A model is two files; was one left behind?"
         ) from None
     if hashlib.sha256(weights).hexdigest() != page["sha256"]:
         raise ModelFileError(
@@ -100,7 +101,7 @@ def _check_size(path: Path, model: MILModel) -> None:
 
 def _read_page(path: Path) -> dict[str, Any]:
     try:
-        page = json.loads(path.read_bytes())
+        page = json.loads(read_regular(path))
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({error.strerror}). Is the folder a model of scmil?") from None
     except (ValueError, RecursionError) as error:

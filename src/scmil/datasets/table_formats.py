@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import struct
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.datasets.table import Table, as_text, class_numbers, one_each, positions
+from scmil.datasets.table import MOST_CLASSES, Table, as_text, class_numbers, one_each, positions
 from scmil.errors import DataError
 from scmil.extras import need
+from scmil.guards import DENSE_BYTES, LARGE_BYTES, MOST_TIMES, NESTING, inflated, npz_arrays
 
 LARGEST_INDEX = 1_000_000  # of a feature in a sparse file; a slip of the pen must not fill the memory
 
@@ -22,8 +25,7 @@ def read_npz(content: bytes) -> Table:
     if not zipfile.is_zipfile(io.BytesIO(content)):
         raise DataError("not a .npz file. Save X, bag and y with numpy.savez.")
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = npz_arrays(content)
     except Exception as error:  # numpy raises many kinds for a damaged file
         raise DataError(f"not plain arrays ({error}). Save numbers and words; pickled objects are refused.") from None
     return arrays_to_table(arrays)
@@ -101,13 +103,22 @@ def read_svm(content: bytes) -> Table:
             ) from None
         if row and not 1 <= min(row) <= max(row) <= LARGEST_INDEX:
             raise DataError(f"line {number}: features are counted from 1 to {LARGEST_INDEX}.")
+        if abs(labels[-1]) >= MOST_CLASSES:
+            raise DataError(f"line {number}: label {label[:40]}, but classes are counted from 0 to {MOST_CLASSES - 1}.")
         names.append(name)
         rows.append(row)
     if not any(rows):
         raise DataError("there is no instance with a feature in it.")
-    features = np.zeros((len(rows), max(map(max, filter(None, rows)))))
-    for position, row in enumerate(rows):
-        features[position, [index - 1 for index in row]] = list(row.values())
+    width = max(map(max, filter(None, rows)))
+    if (needed := 4 * len(rows) * width) > DENSE_BYTES:
+        raise DataError(
+            f"{len(rows)} instances with features up to {width} have {needed} bytes in memory, and at most {DENSE_BYTES} "
+            "are read. Leave out the features that no instance has, or save the table as .npz."
+        )
+    features = np.zeros((len(rows), width), np.float32)
+    with np.errstate(over="ignore"):
+        for position, row in enumerate(rows):
+            features[position, [index - 1 for index in row]] = list(row.values())
     ids, bag = positions(names)
     highest = np.full(len(ids), min(labels))
     np.maximum.at(highest, bag, labels)
@@ -121,7 +132,9 @@ def read_mat(content: bytes) -> Table:
     """Read a MATLAB file: a PRTools data set of bags under any name, or `X`, `bag` (from 1 or from 0) and `y`."""
     loadmat = need("scipy.io", "statistics").loadmat
     try:
-        variables = loadmat(io.BytesIO(content))
+        variables = loadmat(io.BytesIO(_plain_mat(content)))
+    except DataError:
+        raise
     except NotImplementedError:
         raise DataError("a MATLAB file of version 7.3. Save it with save(..., '-v7').") from None
     except Exception as error:  # scipy raises many kinds for a damaged file
@@ -132,6 +145,63 @@ def read_mat(content: bytes) -> Table:
             return _prtools(value)
     one_based = "bag" in variables and np.min(variables["bag"], initial=1) == 1
     return arrays_to_table(variables, first=int(one_based))
+
+
+# Of MATLAB's version 5: the types of elements, and the classes of arrays.
+COMPRESSED, MATRIX, OPAQUE_FROM, SPARSE, CELL, OBJECT = 15, 14, 16, 5, 1, 3
+
+
+def _plain_mat(content: bytes) -> bytes:
+    """A MATLAB file of version 5 without compression, whose arrays are as large and as deep as its bytes allow.
+
+    scipy expands whatever is compressed, makes room for as many cells as an array says that it has, and calls itself for
+    each array in an array until the stack overflows.
+    """
+    if len(content) < 128 or content[126:128] not in (b"IM", b"MI") or 0 in content[:4]:
+        return content  # of version 4, which has no compression and no nesting, or not of MATLAB
+    order, most = "<" if content[126:128] == b"IM" else ">", max(LARGE_BYTES, MOST_TIMES * len(content))
+    view, at, parts = memoryview(content), 128, [content[:128]]
+    while at + 8 <= len(content):
+        kind, size = struct.unpack_from(f"{order}II", content, at)
+        if at + 8 + size > len(content):
+            raise DataError("not a MATLAB file (an element is cut short).")
+        parts.append(
+            inflated(view[at + 8 : at + 8 + size], most) if kind == COMPRESSED else content[at : at + 8 + size]
+        )
+        most -= len(parts[-1])
+        _check_elements(memoryview(parts[-1]), order, NESTING)
+        at += 8 + size
+    return b"".join(parts)
+
+
+def _check_elements(view: memoryview, order: str, depth: int) -> None:
+    """Raise for arrays that say that they have more entries than bytes, that are nested deeply, or of unusual classes."""
+    at = 0
+    while at + 8 <= len(view):
+        kind, size = struct.unpack_from(f"{order}II", view, at)
+        if kind >> 16:  # up to four bytes stand in the tag itself
+            at += 8
+            continue
+        body = view[at + 8 : at + 8 + size]
+        if kind == MATRIX and size:
+            if not depth:
+                raise DataError(f"arrays in arrays, more than {NESTING} deep.")
+            _check_matrix(body, order, depth)
+        at += 8 + size + -size % 8
+
+
+def _check_matrix(body: memoryview, order: str, depth: int) -> None:
+    [flags] = struct.unpack_from(f"{order}I", body, 8)
+    [length] = struct.unpack_from(f"{order}I", body, 20)
+    if 24 + length > len(body) or length > 4 * NESTING:
+        raise DataError("not a MATLAB file (the size of an array is cut short).")
+    sides, kind = struct.unpack_from(f"{order}{length // 4}i", body, 24), flags & 255
+    if kind >= OPAQUE_FROM:
+        raise DataError("it has functions or objects of MATLAB. Save numbers, texts, cells and structures.")
+    if kind != SPARSE and (min(sides, default=0) < 0 or math.prod(sides) > len(body)):
+        raise DataError(f"an array of {' x '.join(map(str, sides))} entries, but it has {len(body)} bytes.")
+    if CELL <= kind <= OBJECT:
+        _check_elements(body[24 + length + -length % 8 :], order, depth - 1)
 
 
 def _prtools(dataset: Any) -> Table:
