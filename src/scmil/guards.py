@@ -278,7 +278,7 @@ def h5_array(file: Any, name: str) -> NDArray[Any]:
         raise DataError(f"{name!r} has values of type {values.dtype}, but numbers are needed.")
     length = os.path.getsize(file.filename)
     stored = min(values.id.get_storage_size(), length)
-    check_expansion(values.size * values.dtype.itemsize, stored, repr(name))
+    check_expansion(math.prod(values.shape) * values.dtype.itemsize, stored, repr(name))
     if values.chunks is None:
         return np.asarray(values[()])
     return _chunked(values, stored, length, name)
