@@ -230,7 +230,7 @@ def test_load_dataset_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a small file can exceed, so that a test needs no gigabytes."""
     monkeypatch.setattr("scmil.guards.LARGE_BYTES", 2**20)
-    monkeypatch.setattr("scmil.datasets.table_formats.LARGE_BYTES", 2**20)
+    monkeypatch.setattr("scmil.datasets.matlab.LARGE_BYTES", 2**20)
 
 
 def test_an_npz_that_expands_a_thousandfold_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,9 +292,38 @@ def test_an_array_of_a_mat_file_has_bytes_for_its_entries(tmp_path: Path, shape:
         read_bags(write(tmp_path, mat_of(matrix(kind, shape, bytes(8), b"X")), "bags.mat"))
 
 
-def test_functions_in_a_mat_file_are_not_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"bags\.mat: it has functions or objects"):
-        read_bags(write(tmp_path, mat_of(matrix(16, (1, 1), bytes(8), b"X")), "bags.mat"))
+def test_matlab_writes_whole_numbers_in_as_few_bytes_as_they_need(tmp_path: Path) -> None:
+    """And texts as UTF-16 or UTF-8; scipy, whose files are in the other tests, writes neither."""
+    parts = matrix(6, (3, 2), element(2, bytes([0, 2, 4, 1, 3, 5])), b"X")
+    parts += matrix(6, (3, 1), element(1, bytes([1, 2, 2])), b"bag") + matrix(9, (2, 1), element(2, b"\1\0"), b"y")
+    parts += matrix(4, (2, 3), element(17, "acbdé ".encode("utf-16-le")), b"ids")
+    bags = read_bags(write(tmp_path, mat_of(parts), "bags.mat"))
+    assert lists(bags) == [[[0, 1]], [[2, 3], [4, 5]]]
+    assert (bags.ids, bags.labels) == (("abé", "cd "), (1, 0))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        matrix(6, (3, 2), element(9, bytes(40)), b"X"),
+        matrix(6, (3, 2), element(77, bytes(48)), b"X"),
+        matrix(4, (1, 5), element(16, b"abc"), b"X"),
+        matrix(4, (1, 5), element(9, bytes(40)), b"X"),
+        matrix(1, (1, 2), matrix(6, (0, 0), b""), b"X"),
+        matrix(2, (1, 1), element(5, struct.pack("<i", 4)) + element(1, b"a\0\0\0b\0\0\0"), b"X"),
+        element(14, element(6, b"")),
+        element(14, bytes(8)),
+    ],
+)
+def test_a_matlab_array_whose_parts_do_not_fit_is_refused(tmp_path: Path, part: bytes) -> None:
+    with pytest.raises(DataError, match=r"bags\.mat: "):
+        read_bags(write(tmp_path, mat_of(part), "bags.mat"))
+
+
+def test_functions_in_a_mat_file_are_passed_over(tmp_path: Path) -> None:
+    """scipy crashes over one that is damaged."""
+    content = mat(**PLAIN) + matrix(16, (1, 1), bytes(8), b"f") + matrix(17, (1, 1), bytes(8), b"g")
+    assert len(read_bags(write(tmp_path, content, "bags.mat"))) == 2
 
 
 def test_a_sparse_table_that_would_fill_the_memory_is_not_made(tmp_path: Path) -> None:

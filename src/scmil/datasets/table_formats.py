@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
-import struct
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scmil.datasets.matlab import read_variables
 from scmil.datasets.table import MOST_CLASSES, Table, as_text, class_numbers, one_each, positions
 from scmil.errors import DataError
-from scmil.extras import need
-from scmil.guards import DENSE_BYTES, LARGE_BYTES, MOST_TIMES, NESTING, inflated, npz_arrays
+from scmil.guards import DENSE_BYTES, npz_arrays
 
 LARGEST_INDEX = 1_000_000  # of a feature in a sparse file; a slip of the pen must not fill the memory
 
@@ -130,105 +128,38 @@ def read_svm(content: bytes) -> Table:
 
 def read_mat(content: bytes) -> Table:
     """Read a MATLAB file: a PRTools data set of bags under any name, or `X`, `bag` (from 1 or from 0) and `y`."""
-    loadmat = need("scipy.io", "statistics").loadmat
-    try:
-        variables = loadmat(io.BytesIO(_plain_mat(content)))
-    except DataError:
-        raise
-    except NotImplementedError:
-        raise DataError("a MATLAB file of version 7.3. Save it with save(..., '-v7').") from None
-    except Exception as error:  # scipy raises many kinds for a damaged file
-        raise DataError(f"not a MATLAB file ({error}).") from None
-    variables = {name: value for name, value in variables.items() if not name.startswith("__")}
+    variables = read_variables(content)
     for value in variables.values():
         if {"data", "nlab", "ident"} <= _fields(value):
             return _prtools(value)
-    one_based = "bag" in variables and np.min(variables["bag"], initial=1) == 1
+    bag = np.asarray(variables.get("bag", 0))
+    one_based = bag.dtype.kind in "fiub" and np.min(bag, initial=1) == 1 and "bag" in variables
     return arrays_to_table(variables, first=int(one_based))
-
-
-# Of MATLAB's version 5: the types of elements, and the classes of arrays.
-COMPRESSED, MATRIX, OPAQUE_FROM, SPARSE, CELL, OBJECT = 15, 14, 16, 5, 1, 3
-
-
-def _plain_mat(content: bytes) -> bytes:
-    """A MATLAB file of version 5 without compression, whose arrays are as large and as deep as its bytes allow.
-
-    scipy expands whatever is compressed, makes room for as many cells as an array says that it has, and calls itself for
-    each array in an array until the stack overflows.
-    """
-    if len(content) < 128 or content[126:128] not in (b"IM", b"MI") or 0 in content[:4]:
-        return content  # of version 4, which has no compression and no nesting, or not of MATLAB
-    order, most = "<" if content[126:128] == b"IM" else ">", max(LARGE_BYTES, MOST_TIMES * len(content))
-    view, at, parts = memoryview(content), 128, [content[:128]]
-    while at + 8 <= len(content):
-        kind, size = struct.unpack_from(f"{order}II", content, at)
-        if at + 8 + size > len(content):
-            raise DataError("not a MATLAB file (an element is cut short).")
-        parts.append(
-            inflated(view[at + 8 : at + 8 + size], most) if kind == COMPRESSED else content[at : at + 8 + size]
-        )
-        most -= len(parts[-1])
-        _check_elements(memoryview(parts[-1]), order, NESTING)
-        at += 8 + size
-    return b"".join(parts)
-
-
-def _check_elements(view: memoryview, order: str, depth: int) -> None:
-    """Raise for arrays that say that they have more entries than bytes, that are nested deeply, or of unusual classes."""
-    at = 0
-    while at + 8 <= len(view):
-        kind, size = struct.unpack_from(f"{order}II", view, at)
-        if kind >> 16:  # up to four bytes stand in the tag itself
-            at += 8
-            continue
-        body = view[at + 8 : at + 8 + size]
-        if kind == MATRIX and size:
-            if not depth:
-                raise DataError(f"arrays in arrays, more than {NESTING} deep.")
-            _check_matrix(body, order, depth)
-        at += 8 + size + -size % 8
-
-
-def _check_matrix(body: memoryview, order: str, depth: int) -> None:
-    [flags] = struct.unpack_from(f"{order}I", body, 8)
-    [length] = struct.unpack_from(f"{order}I", body, 20)
-    if 24 + length > len(body) or length > 4 * NESTING:
-        raise DataError("not a MATLAB file (the size of an array is cut short).")
-    sides, kind = struct.unpack_from(f"{order}{length // 4}i", body, 24), flags & 255
-    if kind >= OPAQUE_FROM:
-        raise DataError("it has functions or objects of MATLAB. Save numbers, texts, cells and structures.")
-    if kind != SPARSE and (min(sides, default=0) < 0 or math.prod(sides) > len(body)):
-        raise DataError(f"an array of {' x '.join(map(str, sides))} entries, but it has {len(body)} bytes.")
-    if CELL <= kind <= OBJECT:
-        _check_elements(body[24 + length + -length % 8 :], order, depth - 1)
 
 
 def _prtools(dataset: Any) -> Table:
     """The positive class is the one that is called so; without names it is the second."""
-    features, number = check_features(_field(dataset, "data")), check_whole("nlab", _field(dataset, "nlab"))
-    ident = _field(dataset, "ident")
+    features, number = check_features(dataset["data"]), check_whole("nlab", dataset["nlab"])
+    ident = dataset["ident"]
     if "milbag" not in _fields(ident):
         raise DataError("a PRTools data set without ident.milbag: its instances are in no bags.")
-    names = np.atleast_1d(np.squeeze(_field(ident, "milbag")))
-    ids, bag = positions((check_whole("milbag", names) if names.dtype.kind in "fiu" else names).tolist())
+    names = np.atleast_1d(np.squeeze(ident["milbag"]))
+    ids, bag = positions(_words(names) if names.dtype.kind == "O" else check_whole("milbag", names).tolist())
     if not len(features) == len(number) == len(bag):
         raise DataError(f"{len(features)} instances, {len(number)} labels in nlab, {len(bag)} bags in ident.milbag.")
-    classes = [word.strip() for word in _words(_field(dataset, "lablist"))] if "lablist" in _fields(dataset) else []
+    classes = [word.strip() for word in _words(dataset["lablist"])] if "lablist" in _fields(dataset) else []
     positive = classes.index("positive") + 1 if "positive" in classes else 2
     labels = one_each("label", [str(int(value == positive)) for value in number.tolist()], bag, ids)
     return Table(features, bag, [int(label) for label in labels], ids, classes=("0", "1"))
 
 
 def _fields(value: Any) -> set[str]:
-    return set(value.dtype.names or ()) if isinstance(value, np.ndarray) else set()
-
-
-def _field(record: Any, name: str) -> Any:
-    return record[name].flat[0]
+    return set(value) if isinstance(value, dict) else set()
 
 
 def _words(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
+    if isinstance(value, dict):  # a structure of words
+        return [word for part in value.values() for word in _words(part)]
     return [word for part in np.ravel(value).tolist() for word in _words(part)] if isinstance(value, np.ndarray) else []
