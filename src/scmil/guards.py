@@ -76,7 +76,10 @@ def inflated(content: bytes | memoryview, most: int) -> bytes:
     """
     decoder, pieces, size = zlib.decompressobj(), list[bytes](), 0
     while not decoder.eof:
-        piece = decoder.decompress(content, min(PIECE, most - size + 1))
+        try:
+            piece = decoder.decompress(content, min(PIECE, most - size + 1))
+        except zlib.error as error:
+            raise DataError(f"compressed data that is damaged ({error}).") from None
         content, size = decoder.unconsumed_tail, size + len(piece)
         pieces.append(piece)
         if size > most:
@@ -167,6 +170,11 @@ def check_provenance(known: Mapping[str, Any]) -> None:
             raise DataError(f"slide_size is {str(size)[:40]!r}, but width and height in pixels are needed.")
         for value in size:
             check_number("slide_size", value, 1, LARGEST_SIDE_PX)
+    scales = known.get("scales_mpp")
+    if scales is not None and (not isinstance(scales, Sequence) or isinstance(scales, str)):
+        raise DataError(f"scales_mpp is {str(scales)[:40]!r}, but a list of numbers is needed.")
+    for value in scales or ():
+        check_number("scales_mpp", value, FINEST_MPP, COARSEST_MPP)
     for name in ("encoder", "encoder_digest"):
         if not isinstance(value := known.get(name), str | None):
             raise DataError(f"{name} is {str(value)[:40]!r}, but a text is needed.")

@@ -180,6 +180,8 @@ def test_a_stream_is_expanded_up_to_its_bound() -> None:
         assert inflated(zlib.compress(bytes(size)), size) == bytes(size)
         with pytest.raises(DataError, match="expands to more than"):
             inflated(zlib.compress(bytes(size + 1)), size)
+    with pytest.raises(DataError, match=r"is damaged \(.*incorrect header check"):
+        inflated(b"abc", 100)
     with pytest.raises(DataError, match="ends too early"):
         inflated(zlib.compress(bytes(100))[:-6], 100)
 
@@ -209,6 +211,8 @@ def test_a_stream_is_expanded_up_to_its_bound() -> None:
         ("slide_size", [10**12, 5]),
         ("slide_size", ["a", "b"]),
         ("encoder", 7),
+        ("scales_mpp", "x"),
+        ("scales_mpp", ["x"]),
     ],
 )
 def test_what_a_file_says_of_its_tiles_has_bounds(name: str, value: Any) -> None:
@@ -219,6 +223,7 @@ def test_what_a_file_says_of_its_tiles_has_bounds(name: str, value: Any) -> None
 def test_what_a_file_does_not_say_is_not_asked_for() -> None:
     check_provenance({"slide_mpp": None, "more": object()})
     check_provenance({"mpp": 0.5, "slide_mpp": np.float32(0.25), "side_level0": 512, "slide_size": (30_000, 20_000)})
+    check_provenance({"scales_mpp": [0.5, 2.0], "encoder": "uni"})
 
 
 @pytest.mark.parametrize(
