@@ -8,6 +8,7 @@ are the constants of this module.
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
 import mmap
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
+from scmil.files import check_regular
 
 # What the readers of numpy, torch and h5py raise, and what a foreign value in a header can cause.
 DAMAGE = (
@@ -44,10 +46,6 @@ CELLS = 2**25  # of a sheet, with the empty ones between those that are there
 NESTING = 32  # of arrays in a MATLAB file
 ATTRIBUTE_BYTES = 2**24  # of one attribute of an HDF5 file
 PIECE = 2**20  # bytes that are expanded at a time
-FOUND = {
-    stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-    stat.S_IFDIR: "a folder",
-}  # fmt: skip
 NO_ARRAY = "is no array in this file: a group, or a link to another file. Links are not followed."
 HEAP, HEAP_HEADER, OBJECT = b"GCOL", 16, struct.Struct("<HHIQ")
 
@@ -92,37 +90,18 @@ def inflated(content: bytes | memoryview, most: int) -> bytes:
 # ------------------------------------------------------------------------------------------------------------------ files
 
 
-def check_regular(path: str | Path) -> None:
-    """Raise if a path is not that of a regular file: opening a pipe or a device may wait for ever.
-
-    >>> check_regular("/dev/null")
-    Traceback (most recent call last):
-    ...
-    scmil.errors.DataError: /dev/null: cannot be read, because it is a device and not a regular file.
-    """
-    _check_mode(path, os.stat(path).st_mode)
-
-
-def _check_mode(path: str | Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        found = FOUND.get(stat.S_IFMT(mode), "not a file")
-        raise DataError(f"{path}: cannot be read, because it is {found} and not a regular file.")
-
-
 def open_regular(path: str | Path) -> IO[bytes]:
-    """A regular file to read; see `check_regular`."""
+    """A regular file to read; OSError for a pipe or a device, which a reader would wait for."""
     check_regular(path)
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # it may be a pipe by now
-    try:
-        _check_mode(path, os.fstat(file.fileno()).st_mode)
-    except BaseException:
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # replaced in between
         file.close()
-        raise
+        raise OSError(errno.EINVAL, "this is not a file any more", str(path))
     return file
 
 
 def read_regular(path: str | Path) -> bytes:
-    """The content of a regular file; see `check_regular`."""
+    """The content of a regular file; see `open_regular`."""
     with open_regular(path) as file:
         return file.read()
 

@@ -22,8 +22,7 @@ from scmil.aggregators import Prediction
 from scmil.bags import Bag
 from scmil.chunks import forward, predict_bag
 from scmil.errors import BagError, DataError, ModelFileError, OptionError
-from scmil.files import write_atomically
-from scmil.guards import check_regular
+from scmil.files import check_regular, write_atomically
 from scmil.loader import Loader, ids_of, labels_of
 from scmil.memory import memory_is_kept
 from scmil.metrics import accuracy, auc

@@ -289,7 +289,7 @@ def test_one_bag_that_is_not_a_file_is_named_and_the_others_are_read(tmp_path: P
 def test_a_description_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     torch.save(torch.ones(2, 3), tmp_path / "good.pt")
     os.mkfifo(tmp_path / "bags_config.json")
-    with pytest.raises(DataError, match=r"bags_config\.json: cannot be read, because it is a named pipe"):
+    with pytest.raises(DataError, match=r"bags_config\.json.*this is not a file, but a pipe"):
         open_bags(tmp_path)
 
 
@@ -298,7 +298,7 @@ def test_a_model_that_is_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> 
     folder = save_model(build_model(8, 2, "abmil", embed=[8], seed=0), tmp_path)
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(ModelFileError, match="a named pipe"):
+    with pytest.raises(ModelFileError, match="not a file, but a pipe"):
         load_model(folder)
 
 

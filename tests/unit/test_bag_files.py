@@ -358,5 +358,5 @@ def test_instances_without_a_feature_are_not_billions(tmp_path: Path) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.h5")
     for read in (read_bag, read_header, map_features):
-        with pytest.raises(DataError, match=r"a\.h5: cannot be read, because it is a named pipe"):
+        with pytest.raises(DataError, match=r"a\.h5.*this is not a file, but a pipe"):
             read(tmp_path / "a.h5")

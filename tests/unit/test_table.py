@@ -345,5 +345,5 @@ def test_a_cell_of_a_csv_file_that_is_no_cell_is_refused_by_name(tmp_path: Path)
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "bags.npz")
-    with pytest.raises(DataError, match=r"bags\.npz: cannot be read, because it is a named pipe"):
+    with pytest.raises(DataError, match=r"bags\.npz.*this is not a file, but a pipe"):
         read_bags(tmp_path / "bags.npz")

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from scmil.downloads import cache, download, file_hash
 from scmil.errors import DataError, WeightsError
-from scmil.guards import check_archive, check_regular
+from scmil.files import check_regular
+from scmil.guards import check_archive
 
 State = Mapping[str, Tensor]
 COUNTER = "num_batches_tracked"  # of batch norms: old files lack it, and no feature depends on it

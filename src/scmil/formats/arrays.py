@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from scmil.bags import BagSet
 from scmil.errors import DataError
+from scmil.files import check_regular
 from scmil.formats import register
 from scmil.formats.folder import Folder
 from scmil.formats.reading import Array, Labels, lazy_bags, load_npy, load_pt, make_bag, naming
-from scmil.guards import check_regular
 
 SUFFIXES = (".npy", ".pt", ".safetensors")
 

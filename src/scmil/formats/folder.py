@@ -107,8 +107,8 @@ class Folder:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:
-        return False  # a link that leads back to itself: the error is raised when its bag is asked for
+    except OSError:  # a link in a circle: a bag that cannot be read, and is named when it is asked for
+        return False
 
 
 def first_peek(paths: Iterator[Path]) -> Peek | None:

@@ -76,7 +76,7 @@ def make_bag(
     {'format': 'clam', 'file': 'a.pt', 'warnings': ['1 of 2 tiles have the coordinates of another one']}
     """
     said = list(warnings)
-    with naming(file, "features"):
+    try:
         values = _features(features)
         xy = None if coords is None else whole_xy(coords)
         if xy is not None and (twice := len(xy) - len(torch.unique(xy, dim=0))):
@@ -91,6 +91,8 @@ def make_bag(
         known = {key: plain(value) for key, value in told.items() if value is not None}
         check_provenance(known)
         return Bag(id, values, instance_labels=marks, xy=xy, provenance=known)
+    except DAMAGE as error:  # ours, and what torch says of numbers that it does not have
+        raise DataError(f"{file}: {error}") from None
 
 
 def _features(features: Array) -> Tensor:

@@ -291,5 +291,5 @@ def test_tiles_far_away_from_every_slide_are_damage(tmp_path: Path, value: int) 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tiles.h5")
-    with pytest.raises(DataError, match=r"tiles\.h5: cannot be read, because it is a named pipe"):
+    with pytest.raises(DataError, match=r"tiles\.h5.*this is not a file, but a pipe"):
         read_tiling(tmp_path / "tiles.h5")
