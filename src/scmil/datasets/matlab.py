@@ -96,7 +96,10 @@ def _matrix(body: memoryview, order: str, depth: int) -> tuple[str, Any]:
         return name, _text(elements, order, shape)
     if kind in NUMBERS:
         values = _numbers(elements, order, shape, NUMBERS[kind])
-        return name, values + 1j * _numbers(elements, order, shape, NUMBERS[kind]) if flags[0] & COMPLEX else values
+        if flags[0] & COMPLEX:
+            with np.errstate(all="ignore"):
+                values = values + 1j * _numbers(elements, order, shape, NUMBERS[kind])
+        return name, values
     fields = [""] if kind == CELL else _field_names(elements, order, kind)
     parts = [_matrix(part, order, depth - 1)[1] if len(part) else None for number, part in elements if number == MATRIX]
     if len(parts) != math.prod(shape) * len(fields):
