@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 
 from scmil.errors import BagError, DataError
+from scmil.fingerprint import Inputs, Mark
 from scmil.shapes import Float
 
 MOST_CLASSES = 10_000  # a label beyond is damage, or an id that was taken for a label
@@ -64,7 +67,7 @@ class BagSet(Sequence[Bag]):
     def __init__(self, bags: Iterable[Bag], classes: Sequence[str] | None = None) -> None:
         bags = tuple(bags)
         labels, patients = [bag.label for bag in bags], [bag.patient for bag in bags]
-        self._fill([bag.id for bag in bags], {bag.id: bag for bag in bags}.__getitem__, labels, patients, classes)
+        self._fill([bag.id for bag in bags], {bag.id: bag for bag in bags}.__getitem__, labels, patients, classes, None)
 
     @classmethod
     def lazy(
@@ -74,15 +77,19 @@ class BagSet(Sequence[Bag]):
         labels: Iterable[int | None] | None = None,
         patients: Iterable[str | None] | None = None,
         classes: Sequence[str] | None = None,
+        mark: Callable[[str, Mark | None], Mark] | None = None,
     ) -> BagSet:
         """A set of bags that are known by id, label and patient; `load(id)` reads one.
+
+        `mark(id, before)` identifies the content of a bag without reading it, see `scmil.fingerprint`; where it is not given,
+        the bag is read and hashed.
 
         >>> bags = BagSet.lazy(["a", "b"], lambda id: Bag(id, torch.zeros(2, 9), 1), labels=[1, 1])
         >>> bags, bags[0]
         (BagSet(2 bags, 0/2 of class 0/1), Bag('a', 2 x 9, label=1))
         """
         bags = cls.__new__(cls)
-        bags._fill(ids, load, labels, patients, classes)
+        bags._fill(ids, load, labels, patients, classes, mark)
         return bags
 
     def _fill(
@@ -92,6 +99,7 @@ class BagSet(Sequence[Bag]):
         labels: Iterable[int | None] | None,
         patients: Iterable[str | None] | None,
         classes: Sequence[str] | None,
+        mark: Callable[[str, Mark | None], Mark] | None,
     ) -> None:
         self.ids = tuple(ids)
         self.labels = (None,) * len(self.ids) if labels is None else tuple(labels)
@@ -101,7 +109,7 @@ class BagSet(Sequence[Bag]):
             bag = self.ids[self.labels.index(highest)]
             raise DataError(f"bag {bag!r} has label {highest}. Labels are numbers of classes, 0 to {MOST_CLASSES - 1}.")
         self.classes = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
-        self._load = load
+        self._load, self._mark = load, mark or (lambda id, before: Mark(f"sha256:{content_digest(load(id))}"))
         self._position = {id: position for position, id in enumerate(self.ids)}
         if twice := [id for position, id in enumerate(self.ids) if self._position[id] != position]:
             raise DataError(f"bag {twice[0]!r} is there twice. Give every bag an id of its own.")
@@ -132,7 +140,27 @@ class BagSet(Sequence[Bag]):
         """The bags at these positions or with these ids, in this order; no features are read."""
         at = [self._find(item) for item in which]
         labels, patients = [self.labels[i] for i in at], [self.patients[i] for i in at]
-        return BagSet.lazy([self.ids[i] for i in at], self._load, labels, patients, self.classes)
+        return BagSet.lazy([self.ids[i] for i in at], self._load, labels, patients, self.classes, self._mark)
+
+    def mark(self, id: str, before: Mark | None = None) -> Mark:
+        """What identifies the content of a bag; a file that is as it was `before` is not opened."""
+        try:
+            return self._mark(id, before)
+        except OSError as error:
+            raise DataError(f"bag {id!r} cannot be read: {error}. Copy or encode it again.") from None
+
+    def inputs(self, before: Inputs | None = None, files: Mapping[str, str] | None = None) -> Inputs:
+        """What a result of these bags is made from; `files` are digests of further files that it depends on.
+
+        >>> bags = BagSet([Bag("a", torch.zeros(3, 2), 0), Bag("b", torch.ones(1, 2), 1)])
+        >>> other = BagSet([Bag("a", torch.zeros(3, 2), 0), Bag("b", torch.ones(1, 2) / 2, 1)])
+        >>> other.inputs().changes_since(bags.inputs())
+        ['the features of 1 bag are others (b)']
+        """
+        known = before.mark_by_id if before else {}
+        marks = tuple(self.mark(id, known.get(id)) for id in self.ids)
+        labels = tuple(None if label is None else self.classes[label] for label in self.labels)
+        return Inputs(self.ids, labels, self.patients, marks, dict(files or {}))
 
     def _find(self, item: SupportsIndex | str) -> int:
         if not isinstance(item, str):
@@ -157,6 +185,21 @@ class BagSet(Sequence[Bag]):
         known = f", {counts} of class {'/'.join(self.classes)}" if self.classes else ""
         unknown = self.labels.count(None)
         return f"BagSet({len(self)} bags{known}{f', {unknown} without a label' if unknown else ''})"
+
+
+def content_digest(bag: Bag) -> str:
+    """SHA-256 of a bag's arrays and provenance as they are in memory.
+
+    >>> content_digest(Bag("a", torch.zeros(3, 2))) == content_digest(Bag("b", torch.zeros(3, 2), label=1))
+    True
+    """
+    found = hashlib.sha256(json.dumps(dict(bag.provenance), sort_keys=True, default=str).encode())
+    for name in ("features", "xy", "instance_labels"):
+        if (values := getattr(bag, name)) is not None:
+            array = values.detach().cpu().contiguous().numpy()
+            found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            found.update(array.data.cast("B") if array.size else b"")
+    return found.hexdigest()
 
 
 def standardise(train: Sequence[Bag], *others: Sequence[Bag]) -> list[list[Bag]]:

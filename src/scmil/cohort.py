@@ -1,23 +1,23 @@
 """A folder of slides becomes a folder of bags, one slide after another, and nothing is lost on the way.
 
-    work/slides.csv               every slide: its name, its file, its microns per pixel if they were given
+    work/slides.csv               every slide: its name, its file, its microns per pixel if they were given, its times
     work/tissue/<slide>.geojson   outlines; edit them in QuPath, and the next start takes the edited ones
     work/tiles/<slide>.h5, .jpg   the tiles, and a picture to look at
     work/bags/<encoder>/<slide>.h5
     work/failures.csv             what could not be done, and why
 
 A file that is there is done. What was asked for is written beside, so that no folder mixes two kinds of tiles or features.
+Tiles and bags record the digest of the slide that they were made from; another file under the same name is rejected.
 """
 
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
@@ -30,10 +30,11 @@ from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, SlideError
 from scmil.features import encode, join_scales
 from scmil.files import no_formula, unquoted, write_atomically
-from scmil.guards import opened_h5
+from scmil.fingerprint import sha256_of_file, sha256_of_json, stat_of
+from scmil.guards import DAMAGE, opened_h5
 from scmil.labels import read_rows, slide_id
 from scmil.shards import ALL, Shard
-from scmil.slides import Slide, find_slides, find_tissue, open_slide, tile
+from scmil.slides import Slide, find_slides, find_tissue, open_slide, slide_digest, slide_files, tile
 from scmil.work import Ledger, Outcome, check_writable, for_each, locked, refusing, safe_name, sweep
 
 if TYPE_CHECKING:
@@ -63,11 +64,15 @@ class TileSettings:
 
 
 class Source(NamedTuple):
-    """A slide of the cohort: its name, its file, and its microns per pixel where the file does not say them."""
+    """A slide of the cohort: its name, its file, its microns per pixel where the file does not say them.
+
+    `times` is a digest of sizes and times of the slide's files when it was last compared with its tiles.
+    """
 
     id: str
     path: Path
     mpp: float | None = None
+    times: str | None = None
 
 
 # --------------------------------------------------------------------------------------------------------- the slides
@@ -126,7 +131,12 @@ def read_sources(work: str | Path) -> list[Source]:
         rows = list(csv.DictReader(file))
     try:
         return [
-            Source(unquoted(row["slide"]), Path(unquoted(row["path"])), float(row["mpp"]) if row["mpp"] else None)
+            Source(
+                unquoted(row["slide"]),
+                Path(unquoted(row["path"])),
+                float(row["mpp"]) if row["mpp"] else None,
+                row.get("times") or None,  # tables of earlier versions have no such column
+            )
             for row in rows
         ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -153,8 +163,11 @@ def tiled_slides(work: str | Path, only: Sequence[str] | None = None, shard: Sha
     return [source for source in sources if source.id in mine and tiles_file(work, source.id).is_file()]
 
 
-def _remember(work: Path, sources: Sequence[Source]) -> list[Source]:
-    """Write the slides down, beside those of earlier starts; return those whose names are their own."""
+def _remember(work: Path, sources: Sequence[Source]) -> tuple[list[Source], Identities]:
+    """Write the slides down, beside those of earlier starts; return those whose names are their own, and what was found.
+
+    A slide that is another file than the one that was tiled keeps its line of the table.
+    """
     counts = Counter(source.id for source in sources)
     alone = [source for source in sources if counts[source.id] == 1]
     ledger = Ledger(work)
@@ -164,15 +177,91 @@ def _remember(work: Path, sources: Sequence[Source]) -> list[Source]:
             ledger.add(source.id, "tile", cause, str(source.path))
     with refusing(work), locked(work / "slides.csv", wait=True):  # shards begin at the same moment
         before = {source.id: source for source in read_sources(work)} if (work / "slides.csv").is_file() else {}
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["slide", "path", "mpp"])
-        for source in {**before, **{source.id: source for source in alone}}.values():
-            writer.writerow(
-                [no_formula(source.id), no_formula(str(source.path)), "" if source.mpp is None else source.mpp]
-            )
-        write_atomically(work / "slides.csv", text.getvalue().encode("utf-8", "surrogateescape"))
-    return alone
+        found = _compare_with_tiles(work, alone, before)
+        present = {source.id: source for source in found.present if source.id not in found.replaced}
+        _write_sources(work, {**before, **present}.values())
+    return [source for source in alone if source.id not in found.replaced], found
+
+
+def _write_sources(work: Path, sources: Iterable[Source]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["slide", "path", "mpp", "times"])
+    for source in sources:
+        mpp = "" if source.mpp is None else source.mpp
+        writer.writerow([no_formula(source.id), no_formula(str(source.path)), mpp, source.times or ""])
+    write_atomically(work / "slides.csv", text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+# ------------------------------------------------------------------------------------------------ which slide it was
+
+
+IDENTITY = "identity"  # the stage of the failure log for slides that are another file than the one that was tiled
+
+
+class Identities(NamedTuple):
+    """Slides with their present times, the causes of those that were replaced, and those that cannot be compared."""
+
+    present: list[Source]
+    replaced: dict[str, str]
+    unknown: tuple[str, ...] = ()
+
+
+def _compare_with_tiles(work: Path, sources: Sequence[Source], before: Mapping[str, Source]) -> Identities:
+    """Compare each slide that has tiles with the slide that they were made from, by times first and then by digest."""
+    found = Identities([], {})
+    unknown = []
+    for source in sources:
+        times, old, tiles = _times(source.path), before.get(source.id), tiles_file(work, source.id)
+        now = source._replace(times=times)
+        found.present.append(now)
+        if times is None or old is None or not tiles.is_file():
+            continue  # nothing to compare, or a slide that is not there: its stage reports that, if it needs the slide
+        if (old.path, old.times) == (now.path, now.times):
+            continue
+        try:
+            expected = _tiled_digest(tiles)
+            if expected is None and old.path == now.path:  # tiles of an earlier version
+                unknown.append(source.id)
+            elif slide_digest(now.path) != (slide_digest(old.path) if expected is None else expected):
+                found.replaced[source.id] = (
+                    f"{now.path} is not the file that the tiles and bags of {source.id!r} in {work} were made from. Give "
+                    f"this slide another name, or take another folder; to replace the earlier slide, delete {tiles} and "
+                    f"{tissue_file(work, source.id)}."
+                )
+        except SlideError as error:
+            found.replaced[source.id] = f"{error} It cannot be compared with the slide that {tiles} was made from."
+    _log_replaced(work, sources, found.replaced)
+    return found._replace(unknown=tuple(unknown))
+
+
+def _log_replaced(work: Path, sources: Sequence[Source], replaced: Mapping[str, str]) -> None:
+    ledger = Ledger(work)
+    known = ledger.among([source.id for source in sources], IDENTITY)
+    for source in sources:
+        if source.id in replaced:
+            ledger.add(source.id, IDENTITY, replaced[source.id], str(source.path))
+        elif source.id in known:
+            ledger.clear(source.id, IDENTITY)
+
+
+def _times(path: Path) -> str | None:
+    """A digest of sizes and times of a slide's files; None if there are none."""
+    try:
+        files = slide_files(path)
+        return sha256_of_json(stat_of(files))[:16] if files else None
+    except OSError:
+        return None
+
+
+def _tiled_digest(tiles: Path) -> str | None:
+    """The digest of the slide that tiles were made from, if they record it."""
+    try:
+        with opened_h5(tiles) as file:
+            digest = file["coords"].attrs.get("slide_digest")
+    except DAMAGE:
+        return None  # damaged: tiled again
+    return None if digest is None else str(digest)
 
 
 def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -217,7 +306,7 @@ def tile_slides(
     check_writable(work)
     _same_settings(work / "tiling.json", asdict(settings))
     everyone = sorted({source.id for source in sources})
-    alone = _remember(work, sources)
+    alone, found = _remember(work, sources)
     names, mine = {source.id for source in alone}, set(shard.of(everyone))
     ours = [source for source in alone if source.id in mine]
     _forget_edited(work, ours)
@@ -225,10 +314,14 @@ def tile_slides(
     sweep(ours, target, Ledger(work))
     run = partial(_tile_some, work=work, settings=settings, retry_failed=retry_failed)
     outcome = (deal or partial(_in_processes, jobs=jobs))(Job(run, ours, target, work, "tile"), on_slide)
-    doubled = [name for name in everyone if name in mine and name not in names]
-    for name in doubled if on_slide else ():
+    rejected = [name for name in everyone if name in mine and name not in names]  # one name twice, or another file
+    return joined([outcome, _rejected(rejected, on_slide, [id for id in found.unknown if id in mine])])
+
+
+def _rejected(names: Sequence[str], on_slide: OnSlide | None, unknown: Sequence[str]) -> Outcome:
+    for name in names if on_slide else ():
         on_slide(name, "failed")  # type: ignore[misc]
-    return joined([outcome, Outcome(failed=tuple(doubled))])
+    return Outcome(failed=tuple(names), unknown=tuple(unknown))
 
 
 def _tile_some(
@@ -288,7 +381,7 @@ def _tile_one(source: Source, work: Path, settings: TileSettings) -> None:
                     f"no tissue was found with the preset {settings.preset!r}. Try 'biopsy' for small pieces, 'otsu' for "
                     f"pale stains, in a new folder, or draw it in QuPath, save it as {outline}, and add --retry-failed."
                 )
-            write_geojson(found, outline)
+            write_geojson(found, outline, slide.digest)
         tissue = tissue_from_geojson(outline, slide)  # also what was just written: one way, whoever drew it
         tiling = tile(slide, tissue, **settings.tiles())
         if not len(tiling):
@@ -324,7 +417,7 @@ def _is_edited(work: Path, source: Source) -> bool:
         before = json.loads(said["tissue"]).get("sha256"), float(said["slide_mpp"])
     except (OSError, KeyError, ValueError):
         before = None, 0.0  # damaged: laid anew
-    return before != (_digest(outline), source.mpp or before[1])
+    return before != (sha256_of_file(outline), source.mpp or before[1])
 
 
 def _forget(path: Path, is_old: Callable[[], bool]) -> None:
@@ -370,14 +463,17 @@ def encode_slides(
     check_writable(folder)
     asked = {"encoder": encoder.name, "encoder_digest": encoder.digest, "scales": scales, "dtype": dtype}
     _same_settings(folder / "encoder.json", asked)
+    found = _compare_with_tiles(work, tiled, {source.id: source for source in tiled})
+    tiled = [source for source in tiled if source.id not in found.replaced]
     _forget_older(work, folder, tiled)
     target = partial(_bag_file, folder)
     sweep(tiled, target, Ledger(work))
     how = Encoding(encoder, scales, dtype, batch, workers, device if deal else None, precision)
     run = partial(_encode_some, work=work, how=how, retry_failed=retry_failed)
+    rejected = _rejected(list(found.replaced), on_slide, found.unknown)
     if deal:
-        return deal(Job(run, tiled, target, work, f"encode {folder.name}"), on_slide)
-    return run(tiled, on_slide, on_tiles=on_tiles)
+        return joined([deal(Job(run, tiled, target, work, f"encode {folder.name}"), on_slide), rejected])
+    return joined([run(tiled, on_slide, on_tiles=on_tiles), rejected])
 
 
 @dataclass(frozen=True)
@@ -433,7 +529,7 @@ def _encode_one(
     with _opened(source) as slide:
         _check_unchanged(slide, tiling, (tiles, tissue_file(work, source.id)))
         bag = _encoded(slide, tiling, how, on_tiles)
-    provenance = {**bag.provenance, "tiles_digest": _digest(tiles)}
+    provenance = {**bag.provenance, "tiles_digest": sha256_of_file(tiles)}
     write_bag(Bag(bag.id, bag.features, xy=bag.xy, provenance=provenance), _bag_file(folder, source), how.dtype)
 
 
@@ -454,19 +550,17 @@ def _encoded(slide: Slide, tiling: Tiling, how: Encoding, on_tiles: Callable[[st
 
 
 def _check_unchanged(slide: Slide, tiling: Tiling, files: Sequence[Path]) -> None:
-    """Refuse a slide whose tiles were laid on other pixels, or on pixels of another width."""
+    """Reject a slide whose tiles were made from another file, or from pixels of another width."""
     (width, height), (old_width, old_height) = slide.size, tiling.slide_size
     if slide.size != tiling.slide_size:
         said = f"has {width} x {height} pixels, but {old_width} x {old_height} when it was tiled"
     elif not math.isclose(slide.mpp, tiling.slide_mpp, rel_tol=1e-6):
         said = f"has {slide.mpp:g} microns per pixel, but {tiling.slide_mpp:g} when it was tiled"
+    elif tiling.slide_digest not in (None, slide.digest):
+        said = "is another file than the one that was tiled"
     else:
         return
     raise SlideError(f"{slide.path} {said}. Delete {' and '.join(map(str, files))}, and tile it again.")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _forget_older(work: Path, folder: Path, sources: Sequence[Source]) -> None:
@@ -485,7 +579,7 @@ def _is_older(work: Path, folder: Path, source: Source) -> bool:
         if "unable to lock file" in str(error):
             return False  # another program has it open: that is no damage
         before = None  # damaged: encoded again
-    return before != _digest(tiles_file(work, source.id))
+    return before != sha256_of_file(tiles_file(work, source.id))
 
 
 # ----------------------------------------------------------------------------------------------------------- processes
@@ -539,7 +633,10 @@ def _in_processes(job: Job, on_slide: OnSlide | None, jobs: int) -> Outcome:
 def joined(outcomes: Sequence[Outcome]) -> Outcome:
     """One outcome of many."""
     return Outcome(
-        **{name: tuple(one for outcome in outcomes for one in getattr(outcome, name)) for name in (*STATES, "bugs")}
+        **{
+            name: tuple(one for outcome in outcomes for one in getattr(outcome, name))
+            for name in (*STATES, "bugs", "unknown")
+        }
     )
 
 

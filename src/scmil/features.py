@@ -122,6 +122,7 @@ def provenance_of(slide: Slide, tiling: Tiling, encoder: Encoder) -> dict[str, A
         "side_level0": tiling.side,
         "slide_mpp": tiling.slide_mpp,
         "slide_size": list(tiling.slide_size),
+        **({} if tiling.slide_digest is None else {"slide_digest": tiling.slide_digest}),
         "mpp_source": slide.mpp_source,
         "vendor": slide.vendor,
         "precision": encoder.precision,

@@ -175,4 +175,4 @@ def scaled(bags: BagSet, mean: Tensor, deviation: Tensor) -> BagSet:
         x = bag.features
         return replace(bag, features=(x - mean.to(x.dtype)) / deviation.to(x.dtype))
 
-    return BagSet.lazy(bags.ids, load, bags.labels, bags.patients, bags.classes)
+    return BagSet.lazy(bags.ids, load, bags.labels, bags.patients, bags.classes, bags.mark)

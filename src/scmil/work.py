@@ -179,11 +179,17 @@ class Outcome:
     failed: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()  # still in the hands of another process
     bugs: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # of an earlier version, which did not record the slides that tiles were made from
 
     def __str__(self) -> str:
         parts = [f"{len(self.done)} made", f"{len(self.kept)} kept", f"{len(self.failed)} failed"]
         parts += [f"{len(self.taken)} in another process"] * bool(self.taken)
-        return ", ".join(parts) + (f" ({len(self.bugs)} by a bug: please report it)" if self.bugs else "")
+        parts[-1] += f" ({len(self.bugs)} by a bug: please report it)" if self.bugs else ""
+        if self.unknown:
+            parts.append(
+                f"{len(self.unknown)} with tiles of an earlier version, which did not record their slides: taken as they are"
+            )
+        return ", ".join(parts)
 
 
 def for_each(

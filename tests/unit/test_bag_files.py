@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from scmil import Recipe, build_model, fit, predict
-from scmil.bag_files import DTYPES, FORMAT, check_dtype, map_features, read_bag, read_header, write_bag
+from scmil.bag_files import (
+    DTYPES,
+    FORMAT,
+    check_dtype,
+    map_features,
+    mark_bag,
+    read_bag,
+    read_header,
+    stored_digest,
+    write_bag,
+)
 from scmil.bags import Bag
 from scmil.errors import DataError, OptionError
 
@@ -258,8 +269,61 @@ def test_a_bag_that_is_open_is_let_go_after_a_refusal(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         read_bag(path)
     with h5py.File(path, "a") as file:  # HDF5 locks files that are open
+        del file.attrs["digest"]
         file.attrs["id"] = "mended"
     assert read_bag(path).id == "mended"
+
+
+# ------------------------------------------------------------------------------------------------------------- digests
+
+
+def test_features_that_were_edited_in_place_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "slide.h5"
+    write_bag(full(), path)
+    read_bag(path)
+    with h5py.File(path, "r+") as file:
+        file["features"][0, 0] += 1
+    with pytest.raises(DataError, match="content is not what scmil wrote"):
+        read_bag(path)
+
+
+@pytest.mark.parametrize("name", ["features", "coords", "instance_labels"])
+def test_the_digest_covers_every_array(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "slide.h5"
+    write_bag(full(), path)
+    with h5py.File(path, "r+") as file:
+        file[name][...] = file[name][...][::-1]
+    with pytest.raises(DataError, match="content is not what scmil wrote"):
+        read_bag(path)
+
+
+def test_the_digest_lies_in_the_first_bytes_also_of_a_bag_with_much_provenance(tmp_path: Path) -> None:
+    path = tmp_path / "slide.h5"
+    write_bag(replace(full(), provenance={f"key {i}": "x" * 100 for i in range(300)}), path)
+    with h5py.File(path) as file:
+        assert file.attrs["digest"].decode() == f"scmil-sha256:{stored_digest(path)}"
+
+
+def test_a_bag_that_is_written_again_has_the_same_mark_and_an_edited_one_has_not(tmp_path: Path) -> None:
+    path = tmp_path / "slide.h5"
+    write_bag(full(), path)
+    before = mark_bag(path)
+    write_bag(full(), path)
+    assert mark_bag(path, before).token == before.token
+    assert mark_bag(path, before).stat != before.stat
+    with h5py.File(path, "r+") as file:
+        file["features"][0, 0] += 1
+    assert mark_bag(path, before).token != before.token
+
+
+def test_a_bag_of_an_earlier_version_is_identified_by_size_and_time(tmp_path: Path) -> None:
+    path = tmp_path / "slide.h5"
+    write_bag(full(), path)
+    with h5py.File(path, "r+") as file:
+        del file.attrs["digest"]
+    path.write_bytes(path.read_bytes().replace(b"scmil-sha256:", b"scmil-sha0000"))  # HDF5 leaves deleted bytes
+    assert mark_bag(path).token.startswith("stat:")
+    assert read_bag(path).id == full().id
 
 
 # ------------------------------------------------------------------------------------------------------------ mapping

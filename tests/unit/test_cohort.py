@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,6 +33,7 @@ from scmil.cohort import (
 )
 from scmil.encoders import Encoder
 from scmil.errors import DataError, OptionError
+from scmil.slides import slide_digest
 from scmil.work import Ledger
 
 pytest.importorskip("shapely")
@@ -67,6 +69,11 @@ def picture(path: Path, size: tuple[int, int] = (300, 200), colour: tuple[int, i
 
 def cohort(folder: Path, names: str = "ab") -> list[Source]:
     return [Source(name, picture(folder / "slides" / f"{name}.png"), 0.5) for name in names]
+
+
+def listed(work: Path) -> list[Source]:
+    """The slides that a folder remembers, without their times."""
+    return [source._replace(times=None) for source in read_sources(work)]
 
 
 def draw_outline(work: Path, id: str, size: tuple[int, int]) -> None:
@@ -186,10 +193,10 @@ def test_a_second_start_keeps_what_is_there_and_remembers_the_slides_of_the_firs
     outcome = tile_slides([b, c], work, SETTINGS, on_slide=lambda *said: told.append(said))
     assert (outcome.kept, outcome.done) == (("b",), ("c",))
     assert told == [("b", "kept"), ("c", "done")]
-    assert read_sources(work) == [a, b, c]
+    assert listed(work) == [a, b, c]
     moved = b._replace(path=shutil.copy(b.path, tmp_path / "b.png"))
     tile_slides([moved], work, SETTINGS)
-    assert read_sources(work) == [a, moved, c]
+    assert listed(work) == [a, moved, c]
 
 
 def test_the_list_of_slides_takes_any_name(tmp_path: Path) -> None:
@@ -198,7 +205,7 @@ def test_the_list_of_slides_takes_any_name(tmp_path: Path) -> None:
     sources[0] = sources[0]._replace(mpp=None)
     work = tmp_path / "work"
     assert tile_slides(sources, work, SETTINGS).done == tuple(names[1:])  # the first has no microns
-    assert read_sources(work) == sources
+    assert listed(work) == sources
     assert encode_slides(work, mean_colour()).done == tuple(names[1:])
     assert {read_bag(path).id for path in bags_folder(work, "mean").glob("*.h5")} == set(names[1:])
 
@@ -241,7 +248,7 @@ def test_a_slide_without_tissue_fails_with_remedies_one_of_which_is_to_draw_it(t
     draw_outline(work, "glass", (200, 100))
     assert tile_slides([source], work, SETTINGS).failed == ("glass",)  # told before: not tried again unasked
     assert tile_slides([source], work, SETTINGS, retry_failed=True).done == ("glass",)
-    assert tiled_slides(work) == [source]
+    assert [one._replace(times=None) for one in tiled_slides(work)] == [source]
 
 
 def test_tissue_that_is_smaller_than_a_tile_is_told(tmp_path: Path) -> None:
@@ -450,8 +457,8 @@ def test_a_slide_that_changed_its_size_is_refused_until_it_is_tiled_again(work: 
     picture(a.path, (400, 200))
     outcome = encode_slides(work, mean_colour())
     assert (outcome.done, outcome.failed) == (("b",), ("a",))
-    cause = causes(work)["a", "encode mean"]
-    assert "a.png has 400 x 200 pixels, but 300 x 200 when it was tiled. Delete " in cause
+    cause = causes(work)["a", "identity"]
+    assert "a.png is not the file that the tiles and bags of 'a'" in cause
     for file in (tiles_file(work, "a"), tissue_file(work, "a")):
         assert str(file) in cause
         file.unlink()
@@ -483,3 +490,101 @@ def test_a_slide_with_two_microns_is_refused(tmp_path: Path) -> None:
     table.write_text("slide,mpp\na.svs,0.25\na.svs,0.5\n")
     with pytest.raises(DataError, match=r"line 3: slide 'a' has 0.25 above and 0.5 here"):
         read_mpp(table)
+
+
+# ---------------------------------------------------------------------------------------- another slide, the same name
+
+
+def test_another_slide_under_the_same_name_is_rejected_and_the_first_stays_on_record(tmp_path: Path) -> None:
+    work, (first,) = tmp_path / "work", cohort(tmp_path, "a")
+    tile_slides([first], work, SETTINGS)
+    encode_slides(work, mean_colour())
+    before = bag_of(work, "a").features
+    other = first._replace(path=picture(tmp_path / "other" / "a.png", colour=(120, 60, 200)))
+    outcome = tile_slides([other], work, SETTINGS)
+    assert (outcome.kept, outcome.failed) == ((), ("a",))
+    assert str(other.path) in causes(work)["a", "identity"]
+    assert listed(work) == [first]
+    assert torch.equal(bag_of(work, "a").features, before)
+
+
+@pytest.mark.parametrize("same_times", [False, True])
+def test_a_slide_that_is_replaced_between_tile_and_encode_is_not_encoded_on_the_old_tissue(
+    tmp_path: Path, same_times: bool
+) -> None:
+    work, (a, b) = tmp_path / "work", cohort(tmp_path, "ab")
+    tile_slides([a, b], work, SETTINGS)
+    _replace_pixels(a.path, same_times)
+    outcome = encode_slides(work, mean_colour())
+    assert (outcome.done, outcome.failed) == (("b",), ("a",))
+
+
+def test_a_slide_that_is_replaced_after_encode_has_no_bag_that_is_kept(tmp_path: Path) -> None:
+    work, (a, b) = tmp_path / "work", cohort(tmp_path, "ab")
+    tile_slides([a, b], work, SETTINGS)
+    encode_slides(work, mean_colour())
+    original = a.path.read_bytes()
+    _replace_pixels(a.path, same_times=True)
+    outcome = encode_slides(work, mean_colour())
+    assert (outcome.kept, outcome.failed) == (("b",), ("a",))
+    a.path.write_bytes(original)
+    outcome = encode_slides(work, mean_colour())
+    assert (outcome.kept, outcome.failed, causes(work)) == (("a", "b"), (), {})
+
+
+def test_the_tissue_of_a_slide_is_not_used_for_the_slide_that_replaces_it(tmp_path: Path) -> None:
+    work, (a,) = tmp_path / "work", cohort(tmp_path, "a")
+    tile_slides([a], work, SETTINGS)
+    _replace_pixels(a.path, same_times=False)
+    tiles_file(work, "a").unlink()
+    assert tile_slides([a], work, SETTINGS).failed == ("a",)
+    assert f"{tissue_file(work, 'a')} was found on another slide" in causes(work)["a", "tile"]
+
+
+def test_a_slide_that_was_moved_or_touched_is_still_the_same(tmp_path: Path) -> None:
+    work, (a,) = tmp_path / "work", cohort(tmp_path, "a")
+    tile_slides([a], work, SETTINGS)
+    encode_slides(work, mean_colour())
+    moved = a._replace(path=a.path.rename(tmp_path / "a.png"))
+    moved.path.touch()
+    assert tile_slides([moved], work, SETTINGS).kept == ("a",)
+    assert encode_slides(work, mean_colour()).kept == ("a",)
+
+
+def test_an_unchanged_slide_is_not_read_to_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, (a,) = tmp_path / "work", cohort(tmp_path, "a")
+    tile_slides([a], work, SETTINGS)
+    encode_slides(work, mean_colour())
+    monkeypatch.setattr("scmil.cohort.slide_digest", lambda path: pytest.fail("an unchanged slide was read"))
+    assert tile_slides([a], work, SETTINGS).kept == ("a",)
+    assert encode_slides(work, mean_colour()).kept == ("a",)
+
+
+def test_a_folder_of_an_earlier_version_is_read_with_a_note(tmp_path: Path) -> None:
+    work, (a,) = tmp_path / "work", cohort(tmp_path, "a")
+    tile_slides([a], work, SETTINGS)
+    (work / "slides.csv").write_text(f"slide,path,mpp\na,{a.path},0.5\n")
+    with h5py.File(tiles_file(work, "a"), "r+") as file:
+        del file["coords"].attrs["slide_digest"]
+    outcome = tile_slides([a], work, SETTINGS)
+    assert outcome.kept == ("a",)
+    assert "1 with tiles of an earlier version, which did not record their slides" in str(outcome)
+    other = a._replace(path=picture(tmp_path / "other" / "a.png", colour=(120, 60, 200)))
+    assert tile_slides([other], work, SETTINGS).failed == ("a",)
+
+
+def test_a_bag_names_the_slide_that_it_was_made_from(tmp_path: Path) -> None:
+    work, (a,) = tmp_path / "work", cohort(tmp_path, "a")
+    tile_slides([a], work, SETTINGS)
+    encode_slides(work, mean_colour())
+    assert bag_of(work, "a").provenance["slide_digest"] == slide_digest(a.path)
+
+
+def _replace_pixels(path: Path, same_times: bool) -> None:
+    """Other pixels in a file of the same size, with the same time of change if that is asked for."""
+    before, length = path.stat(), len(path.read_bytes())
+    picture(path, colour=(120, 60, 200))
+    content = path.read_bytes()
+    path.write_bytes(content + bytes(max(length - len(content), 0)))
+    if same_times:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -33,7 +33,12 @@ class Arrays:
             if path.stem in files:
                 raise DataError(f"{files[path.stem]} and {path} are of one bag. Keep one of them in this folder.")
             files[path.stem] = path
-        return lazy_bags(sorted(files), lambda id: make_bag(id, files[id], "arrays", _matrix(files[id])), labels)
+        return lazy_bags(
+            sorted(files),
+            lambda id: make_bag(id, files[id], "arrays", _matrix(files[id])),
+            labels,
+            files=lambda id: [files[id]],
+        )
 
 
 def _matrix(path: Path) -> Array:

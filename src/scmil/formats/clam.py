@@ -63,14 +63,17 @@ class Clam:
         of_pt = set(pt.stems(".pt")) if pt else set()
         ids = {"h5_files": of_h5, "pt_files": of_pt}.get(folder.name, of_h5 | of_pt)
 
+        def files(id: str) -> list[Path]:
+            own = root / "pt_files" / f"{id}.pt" if h5 is None or id not in of_h5 else h5.path / f"{id}.h5"
+            return [own, *_patch_files(root, id)]
+
         def load(id: str) -> Bag:
             features: Array
             coords: NDArray[Any] | None = None
-            if h5 is None or id not in of_h5:
-                path = root / "pt_files" / f"{id}.pt"
+            path = files(id)[0]
+            if path.suffix == ".pt":
                 features = load_pt(path)
             else:
-                path = h5.path / f"{id}.h5"
                 with open_h5(path) as file:
                     features = h5_array(file, "features")
                     coords = h5_array(file, "coords") if "coords" in file else None
@@ -78,7 +81,7 @@ class Clam:
             known = patches.provenance(mpp_of(id, slide_mpp))
             return make_bag(id, path, "clam", features, patches.coords, known, warnings=patches.warnings)
 
-        return lazy_bags(sorted(ids), load, labels)
+        return lazy_bags(sorted(ids), load, labels, files=files)
 
     def place(self, folder: Path, bag: Bag) -> Path:
         """The folder itself."""
@@ -116,10 +119,13 @@ class _Patches:
         return {**told, "slide_mpp": slide_mpp, "slide_size": self.slide_size}
 
 
+def _patch_files(root: Path, id: str) -> list[Path]:
+    return [above / "patches" / f"{id}.h5" for above in (root, root.parent)]
+
+
 def _patches(root: Path, id: str, features: Array, coords: NDArray[Any] | None) -> _Patches:
     """What `patches/<slide>.h5` says of the tiles whose features and perhaps coordinates were read."""
-    paths = [above / "patches" / f"{id}.h5" for above in (root, root.parent)]
-    path = next((path for path in paths if path.is_file()), None)
+    path = next((path for path in _patch_files(root, id) if path.is_file()), None)
     if path is None:
         return _Patches(coords)
     with open_h5(path) as file:

@@ -43,7 +43,14 @@ class Dsmil:
         classes = [name for name in folder.folders if (folder / name).stems(".csv")]
         highest = max(own.values(), default=-1)
         named = classes if len(classes) > highest else None
-        return lazy_bags(files, lambda id: make_bag(id, files[id], "dsmil", read_rows(files[id])), labels, own, named)
+        return lazy_bags(
+            files,
+            lambda id: make_bag(id, files[id], "dsmil", read_rows(files[id])),
+            labels,
+            own,
+            named,
+            files=lambda id: [files[id]],
+        )
 
 
 def read_rows(path: Path) -> NDArray[np.float32]:

@@ -50,7 +50,12 @@ class Dtfd:
         own = {id: CLASSES.index(name) for id in slides for name in CLASSES if id.lower().startswith(name)}
         named = CLASSES if own else None
         return lazy_bags(
-            slides, lambda id: make_bag(id, slides[id][0], "dtfd", _rows(id, *slides[id])), labels, own, named
+            slides,
+            lambda id: make_bag(id, slides[id][0], "dtfd", _rows(id, *slides[id])),
+            labels,
+            own,
+            named,
+            files=lambda id: [slides[id][0]],
         )
 
 

@@ -34,7 +34,12 @@ class HistoSSL:
         files = {name: folder.path / name / "features.npy" for name in folder.folders}
         files = {id: path for id, path in files.items() if path.is_file()}
         files = files or {stem: folder.path / f"{stem}.npy" for stem in folder.stems(".npy")}
-        return lazy_bags(sorted(files), lambda id: _load(id, files[id]), labels)
+        return lazy_bags(
+            sorted(files),
+            lambda id: _load(id, files[id]),
+            labels,
+            files=lambda id: [files[id], files[id].with_name("coords.npy")],
+        )
 
 
 def _load(id: str, path: Path) -> Bag:

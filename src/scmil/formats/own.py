@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from scmil.bag_files import read_bag, read_header
+from scmil.bag_files import mark_bag, read_bag, read_header
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError
 from scmil.formats import register
@@ -41,7 +41,9 @@ class Scmil:
                     raise DataError(f"the file holds the bag {bag.id!r}, and is named after another. Rename it.")
                 return replace(bag, provenance={**bag.provenance, "format": "scmil", "file": path.name})
 
-        return lazy_bags(files, load, labels)
+        return lazy_bags(
+            files, load, labels, files=lambda id: [files[id]], mark=lambda id, before: mark_bag(files[id], before)
+        )
 
 
 def _id(path: Path) -> str:

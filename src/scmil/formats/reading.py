@@ -18,6 +18,7 @@ from torch import Tensor
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError, ScmilError
 from scmil.extras import need
+from scmil.fingerprint import Mark, mark_files
 from scmil.guards import DAMAGE, check_provenance, check_xy, npy_array, npz_arrays, open_regular, opened_h5
 
 SlideMpp: TypeAlias = float | Mapping[str, float]
@@ -41,10 +42,16 @@ def lazy_bags(
     labels: Labels | None = None,
     own: Mapping[str, int | None] | None = None,
     classes: Sequence[str] | None = None,
+    *,
+    files: Callable[[str], Sequence[Path]],
+    mark: Callable[[str, Mark | None], Mark] | None = None,
 ) -> BagSet:
     """A set of bags that `load` reads; labels are from the table if there is one, else the folder's `own`.
 
-    >>> bags = lazy_bags(["a", "b"], lambda id: Bag(id, torch.zeros(1, 2)), own={"a": 1})
+    `files` names the file of a bag, and those that may lie beside it: sizes and times of those that exist identify the
+    content of the bag, unless the format has a `mark` of its own.
+
+    >>> bags = lazy_bags(["a", "b"], lambda id: Bag(id, torch.zeros(1, 2)), own={"a": 1}, files=lambda id: [])
     >>> bags.labels, bags[0]
     ((1, None), Bag('a', 1 x 2, label=1))
     """
@@ -56,7 +63,13 @@ def lazy_bags(
         return replace(load(id), label=label, patient=patient)
 
     of_all, patients = [known[id][0] for id in ids], [known[id][1] for id in ids]
-    return BagSet.lazy(ids, labelled, of_all, patients, classes if labels is None else labels.classes)
+    named = classes if labels is None else labels.classes
+
+    def mark_by_files(id: str, before: Mark | None) -> Mark:
+        features, *beside = files(id)
+        return mark_files([features, *(path for path in beside if path.is_file())], before)
+
+    return BagSet.lazy(ids, labelled, of_all, patients, named, mark or mark_by_files)
 
 
 def make_bag(

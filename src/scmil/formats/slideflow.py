@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, ClassVar
 
 from scmil.bags import Bag, BagSet
@@ -29,8 +30,11 @@ class Slideflow:
         """The bags of all tensors."""
         about = _about(folder)
 
+        def files(id: str) -> list[Path]:
+            return [folder.path / f"{id}.pt", folder.path / f"{id}.index.npz"]
+
         def load(id: str) -> Bag:
-            path, index = folder.path / f"{id}.pt", folder.path / f"{id}.index.npz"
+            path, index = files(id)
             features, warnings = load_pt(path), []
             if index.is_file():
                 tiles = load_npz(index, "arr_0")
@@ -41,7 +45,7 @@ class Slideflow:
                 warnings.append("coordinates left out: slideflow does not state whether they are corners or centres")
             return make_bag(id, path, "slideflow", features, None, about, warnings=warnings)
 
-        return lazy_bags(folder.stems(".pt"), load, labels)
+        return lazy_bags(folder.stems(".pt"), load, labels, files=files)
 
 
 def _about(folder: Folder) -> dict[str, Any]:

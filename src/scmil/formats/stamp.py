@@ -54,7 +54,7 @@ class Stamp:
             with naming(files[id], "a bag of STAMP"):
                 return _load(id, files[id], mpp_of(id, slide_mpp))
 
-        return lazy_bags(sorted(files), load, labels)
+        return lazy_bags(sorted(files), load, labels, files=lambda id: [files[id]])
 
 
 def _is_stamp(folder: Folder) -> bool:

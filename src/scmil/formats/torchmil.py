@@ -68,7 +68,15 @@ class TorchMIL:
                 features = _read(path, "features")
                 return make_bag(id, path, "torchmil", features, xy, told, instance_labels=marks, warnings=warnings)
 
-        return lazy_bags(sorted(suffixes), load, labels, own)
+        def files(id: str) -> list[Path]:
+            beside = [
+                root / name / f"{id}{suffix}"
+                for name in ("coords", "patch_labels")
+                for suffix in dict.fromkeys((suffixes[id], *SUFFIXES))
+            ]
+            return [place.path / f"{id}{suffixes[id]}", *beside, root / "provenance" / f"{id}.json"]
+
+        return lazy_bags(sorted(suffixes), load, labels, own, files=files)
 
     def place(self, folder: Path, bag: Bag) -> Path:
         """The folder itself."""

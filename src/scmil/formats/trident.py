@@ -70,12 +70,16 @@ class Trident:
             )
         suffixes = {stem: suffix for suffix in (".pt", ".h5") for stem in place.stems(suffix)}
 
+        def files(id: str) -> list[Path]:
+            own = place.path / f"{id}{suffixes[id]}"
+            return [own, _patches(own, id)] if own.suffix == ".pt" else [own]
+
         def load(id: str) -> Bag:
-            path = place.path / f"{id}{suffixes[id]}"
+            path = files(id)[0]
             with naming(path, "a bag of TRIDENT"):
                 return _load(id, path, mpp_of(id, slide_mpp))
 
-        return lazy_bags(sorted(suffixes), load, labels)
+        return lazy_bags(sorted(suffixes), load, labels, files=files)
 
     def place(self, folder: Path, bag: Bag) -> Path:
         """The folder of the bag's tiling and encoder."""
@@ -132,13 +136,16 @@ def _tiles_first(folder: Folder) -> list[str]:
     return [name for name in _sets(folder) if name.startswith("features_")] or _sets(folder)
 
 
+def _patches(features: Path, id: str) -> Path:
+    return features.parent.parent / "patches" / f"{id}_patches.h5"
+
+
 def _load(id: str, path: Path, slide_mpp: float | None) -> Bag:
     features: Array
     coords, about, encoder = None, dict[str, Any](), None
     if path.suffix == ".pt":
         features = load_pt(path)
-        patches = path.parent.parent / "patches" / f"{id}_patches.h5"
-        if patches.is_file():
+        if (patches := _patches(path, id)).is_file():
             with open_h5(patches) as file:
                 coords, about = h5_array(file, "coords"), _about(file["coords"])
     else:

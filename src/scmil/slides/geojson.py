@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ LEFT_OUT = ("ignore", "exclude", "hole")  # beginnings of the class names whose 
 NO_ANNOTATIONS = {"detection", "tile", "cell", "tma_core", "root"}
 LARGEST_BYTES = 256 * 2**20
 DEEPEST = 32  # objects within objects; people nest two or three
+DIGEST, HEAD_BYTES = re.compile(rb'"slide_digest": "([0-9a-f]{64})"'), 256  # as `write_geojson` puts it
 IDS = uuid.UUID("6f1c0f6e-5a0b-5d0c-9b38-0d7f3c1f2a55")
 
 
@@ -40,8 +42,10 @@ class Region:
     group: str = ""
 
 
-def write_geojson(content: Tissue | Iterable[Region], path: str | Path) -> None:
+def write_geojson(content: Tissue | Iterable[Region], path: str | Path, slide_digest: str | None = None) -> None:
     """Write tissue, one annotation a piece, or regions, one annotation each, as QuPath opens them.
+
+    With `slide_digest`, `tissue_from_geojson` rejects the file for any other slide; what QuPath saves again has none.
 
     >>> import tempfile
     >>> from shapely import MultiPolygon, box
@@ -60,7 +64,9 @@ def write_geojson(content: Tissue | Iterable[Region], path: str | Path) -> None:
         number = uuid.uuid5(IDS, f"{same} {seen[same]}")
         seen[same] += 1
         features.append({"type": "Feature", "id": str(number), "geometry": geometry, "properties": properties})
-    text = json.dumps({"type": "FeatureCollection", "features": features}, ensure_ascii=False, allow_nan=False)
+    about = {} if slide_digest is None else {"slide_digest": slide_digest}
+    page = {"type": "FeatureCollection", **about, "features": features}
+    text = json.dumps(page, ensure_ascii=False, allow_nan=False)
     write_atomically(Path(path), text.encode())
 
 
@@ -110,6 +116,12 @@ def tissue_from_geojson(path: str | Path, slide: Slide) -> Tissue:
     """Take the tissue of a slide from a file: all regions together, less those of the classes Ignore*, Exclude and Hole."""
     shapely = need("shapely", "slides")
     regions = read_geojson(path)
+    with Path(path).open("rb") as file:
+        made_from = DIGEST.search(file.read(HEAD_BYTES))
+    if made_from and made_from[1].decode() != slide.digest:
+        raise DataError(
+            f"{path} was found on another slide than {slide.path}. Delete it, and the tissue of this slide is found."
+        )
     out = [region.polygon for region in regions if region.group.lower().startswith(LEFT_OUT)]
     drawn = [region.polygon for region in regions if not region.group.lower().startswith(LEFT_OUT)]
     if out and not drawn:

@@ -6,10 +6,12 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from scmil.errors import SlideError
+from scmil.fingerprint import sampled_digest
 from scmil.slides.find import first_of_series
 from scmil.slides.readers import Damaged, Pixels, Reader, Size, open_reader
 from scmil.slides.resolution import resolve
@@ -36,6 +38,11 @@ class Slide:
         self.storage_tile = facts.storage_tile
         self.properties, self.associated = facts.properties, facts.associated
         self.warnings = (*facts.warnings, *resolution.warnings)
+
+    @cached_property
+    def digest(self) -> str:
+        """What identifies the slide, whatever its name: see `slide_digest`."""
+        return slide_digest(self.path)
 
     @property
     def mpp(self) -> float:
@@ -135,7 +142,7 @@ def describe(slide: Slide, tile_px: int = 256, tile_mpp: float = 0.5) -> dict[st
     return {
         "id": slide.id,
         "path": str(slide.path),
-        "bytes": _bytes(slide.path),
+        "bytes": sum(file.stat().st_size for file in slide_files(slide.path)),
         "format": slide.vendor,
         "reader": slide.reader,
         "size_px": [width, height],
@@ -155,11 +162,23 @@ def describe(slide: Slide, tile_px: int = 256, tile_mpp: float = 0.5) -> dict[st
     }
 
 
-def _bytes(path: Path) -> int:
-    """The size of a file, of a DICOM folder, of an MRXS with the folder that belongs to it."""
-    folder = path.with_suffix("") if path.suffix.lower() == ".mrxs" else path
-    files = {path, *(folder.iterdir() if folder.is_dir() else ())}
-    return sum(file.stat().st_size for file in files if file.is_file())
+def slide_files(path: Path) -> list[Path]:
+    """The files of a slide: one, those of a DICOM folder, or an MRXS or VSI with the folder that belongs to it."""
+    beside = {".mrxs": path.with_suffix(""), ".vsi": path.with_name(f"_{path.stem}_")}
+    folder = beside.get(path.suffix.lower(), path)
+    files = {path, *(folder.rglob("*") if folder.is_dir() else ())}
+    return sorted(file for file in files if file.is_file())
+
+
+def slide_digest(path: str | os.PathLike[str]) -> str:
+    """What identifies a slide, whatever its name: a digest of sizes and samples of its files, see `scmil.fingerprint`."""
+    try:
+        files = slide_files(Path(path))
+        if not files:
+            raise FileNotFoundError(2, "there is no such file", str(path))
+        return sampled_digest(files)
+    except OSError as error:
+        raise SlideError(f"{path} cannot be read: {error.strerror}. Copy it again, or mount its disk.") from None
 
 
 def _of_scanner(key: str) -> bool:

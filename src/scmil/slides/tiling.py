@@ -49,6 +49,7 @@ class Tiling:
     fraction: NDArray[np.float32]  # (n,) the part of each tile that is tissue
     stride: int = 0  # level-0 pixels from one tile to the next; 0 is the smallest whole number that keeps tiles apart
     warnings: tuple[str, ...] = ()
+    slide_digest: str | None = None  # of the file that was tiled; None in files of earlier versions
 
     def __post_init__(self) -> None:
         step = (self.size_px - self.overlap_px) * self.mpp / self.slide_mpp
@@ -120,7 +121,7 @@ def tile(
         )
     none, nothing = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.float32)
     warnings = _resolution_warnings(mpp, slide.mpp)
-    grid = Tiling(slide.id, none, size_px, mpp, slide.mpp, slide.size, overlap_px, nothing, warnings=warnings)
+    grid = Tiling(slide.id, none, size_px, mpp, slide.mpp, slide.size, overlap_px, nothing, 0, warnings, slide.digest)
     side = grid.side
     x, y = (np.arange(0, length - side + SLACK_PX, grid.stride, dtype=np.int64) for length in slide.size)
     fraction = covered(tissue.area, x, y, side)
@@ -256,6 +257,8 @@ def write_tiling(tiling: Tiling, tissue: Tissue, path: str | Path) -> None:
     with h5py.File(content, "w") as file:
         coords = file.create_dataset("coords", data=tiling.xy.astype(np.int64).reshape(-1, 2))
         file["fraction"] = tiling.fraction
+        if tiling.slide_digest is not None:
+            coords.attrs["slide_digest"] = tiling.slide_digest
         coords.attrs.update(
             name=tiling.slide_id,
             patch_size=tiling.size_px,
@@ -310,6 +313,7 @@ def _tiling(xy: NDArray[Any], fraction: NDArray[Any], attributes: dict[str, Any]
         fraction=fraction.astype(np.float32),
         stride=int(attributes["stride_level0"]),
         warnings=tuple(map(str, json.loads(attributes["warnings"]))),
+        slide_digest=None if (digest := attributes.get("slide_digest")) is None else str(digest),
     )
     check_provenance(
         {"mpp": tiling.mpp, "slide_mpp": tiling.slide_mpp, "slide_size": tiling.slide_size, "size_px": tiling.size_px}

@@ -205,4 +205,4 @@ def encode_for(
     if set(only) <= set(failed):
         return None, failed
     bags = open_bags(place, "scmil")
-    return bags.subset([id for id in bags.ids if id in only]), failed
+    return bags.subset([id for id in bags.ids if id in only and id not in failed]), failed

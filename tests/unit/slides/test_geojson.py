@@ -25,6 +25,7 @@ class Blank:
 
     size: tuple[int, int] = (1000, 800)
     id: str = "blank"
+    digest: str | None = None
 
 
 def feature(geometry: Any = POLYGON, **properties: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Blank:
     size: tuple[int, int] = (4000, 3000)
     mpp: float = 0.25
     id: str = "blank"
+    digest: str | None = None
 
 
 def tissue(*areas: Any, slide: Blank | None = None) -> Tissue:
