@@ -29,7 +29,7 @@ from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.files import write_atomically
 from scmil.fingerprint import Mark, mark_files, stat_of
-from scmil.guards import DAMAGE, h5_array, opened_h5
+from scmil.guards import DAMAGE, EMPTY_ROWS, check_provenance, check_xy, h5_array, opened_h5
 
 FORMAT = "scmil-bag-1"
 BLOCK_ROWS = 4096
@@ -172,7 +172,7 @@ def read_bag(path: str | Path, label: int | None = None, patient: str | None = N
             label=label,
             patient=patient,
             instance_labels=parts.get("instance_labels"),
-            xy=parts.get("coords"),
+            xy=torch.from_numpy(check_xy(arrays["coords"])) if "coords" in arrays else None,
             provenance=_provenance(file.attrs),
         )
         if not mapped:
@@ -231,15 +231,22 @@ def _check_digest(path: str | Path, file: Any, arrays: Mapping[str, np.ndarray[A
 
 
 def _provenance(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(json.loads(attributes["provenance"]))
+    known = json.loads(attributes["provenance"])
+    if not isinstance(known, dict):
+        raise DataError(f"the provenance is a {type(known).__name__}, but a JSON object is needed.")
+    check_provenance(known)
+    return known
 
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
     try:
         with opened_h5(path) as file:
+            shape: tuple[int, ...] = getattr(file.get("features"), "shape", None) or ()
             met = file.attrs.get("scmil_format")
-            if met != FORMAT or getattr(file.get("features"), "ndim", 0) != 2:
+            if len(shape) == 2 and shape[0] > EMPTY_ROWS and not shape[1]:
+                raise DataError(f"features of shape {shape}: {shape[0]} instances without a feature.")
+            if met != FORMAT or len(shape) != 2:
                 raise DataError(
                     f"{path} is no bag of scmil: its format is {met!r}, and {FORMAT!r} with features is needed."
                 )

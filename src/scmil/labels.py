@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from scmil.errors import DataError
 from scmil.extras import need
 from scmil.files import unquoted
-from scmil.guards import check_archive
+from scmil.guards import CELLS, check_archive
 
 SLIDE = ("slide_id", "slide", "filename", "wsi", "image_id", "bag", "bag_name", "slide_path", "0")  # "0": DSMIL's index
 PATIENT = ("case_id", "patient", "patient_id", "case")
@@ -212,12 +212,22 @@ def _sheet(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             check_archive(archive)
         book = openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=True)
-        rows = list(book.worksheets[0].iter_rows(values_only=True))
+        rows = list(_few_cells(book.worksheets[0].iter_rows(values_only=True)))
         book.close()
     except Exception as error:  # a damaged workbook fails in zip, XML or styles, each in its own way
         raise DataError(f"{path} cannot be read as a workbook: {error}. Save the table as CSV.") from None
     for number, cells in enumerate(rows, start=1):
         yield number, [_cell(cell) for cell in cells]
+
+
+def _few_cells(rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:
+    """The rows of a sheet; a cell far away from the others would put billions of empty ones between."""
+    cells = 0
+    for number, row in enumerate(rows, start=1):
+        cells += max(len(row), 1)
+        if cells > CELLS:
+            raise DataError(f"more than {CELLS} cells up to row {number}, with the empty ones")
+        yield () if row.count(None) == len(row) else row
 
 
 def _cell(value: object) -> str:

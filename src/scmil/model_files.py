@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from scmil.errors import ModelFileError, ScmilError
-from scmil.files import write_atomically
+from scmil.files import check_regular, write_atomically
 from scmil.model import MILModel, build_model
 
 FORMAT = "scmil-model-1"
@@ -94,12 +94,13 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
 def _check_size(path: Path, model: MILModel) -> None:
     """Refuse weights that are far more than the model has, before they are read."""
     most = sum(8 * tensor.numel() for tensor in model.state_dict().values()) + LARGEST_HEADER
-    if (met := path.stat().st_size) > most:
+    if (met := check_regular(path)) > most:
         raise ModelFileError(f"{path}: {met} bytes, but the model in model.json has at most {most}. It was not read.")
 
 
 def _read_page(path: Path) -> dict[str, Any]:
     try:
+        check_regular(path)
         page = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({error.strerror}). Is the folder a model of scmil?") from None

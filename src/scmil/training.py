@@ -22,7 +22,7 @@ from scmil.aggregators import Prediction
 from scmil.bags import Bag
 from scmil.chunks import forward, predict_bag
 from scmil.errors import BagError, DataError, ModelFileError, OptionError
-from scmil.files import write_atomically
+from scmil.files import check_regular, write_atomically
 from scmil.loader import Loader, ids_of, labels_of
 from scmil.memory import memory_is_kept
 from scmil.metrics import accuracy, auc
@@ -342,6 +342,7 @@ class _Checkpoint:
         if not self.path.exists():
             return 0
         try:
+            check_regular(self.path)
             with safe_open(self.path, framework="pt") as file:
                 page = json.loads((file.metadata() or {})["scmil"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)

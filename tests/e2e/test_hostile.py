@@ -230,6 +230,91 @@ def test_a_gzip_bomb_that_is_called_a_table_is_no_table(tmp_path: Path) -> None:
         read_labels(tmp_path / "labels.csv")
 
 
+# ------------------------------------------------------------------------------------------- pipes, devices and endless links
+
+
+def a_folder(format: str, home: Path) -> tuple[Path, str]:
+    """A folder with the bag `good`, and the name of a second bag's file in it."""
+    good, values = Bag("good", torch.ones(2, 3), xy=torch.zeros(2, 2)), np.ones((2, 3), np.float32)
+    known = {"encoder": "uni", "mpp": 0.5, "size_px": 256, "side_level0": 256.0, "slide_mpp": 0.5}
+    if format == "scmil":
+        write_bag(good, home / "good.h5")
+        return home, "bad.h5"
+    if format in ("clam", "trident", "torchmil"):
+        export([good], home, format, known)
+        place = {"clam": "pt_files", "trident": "20x_256px_0px_overlap/features_uni", "torchmil": "features"}[format]
+        return home, f"{place}/bad{next((home / place).iterdir()).suffix}"
+    if format == "dsmil":
+        (home / "a").mkdir()
+        (home / "a" / "good.csv").write_text("0,1\n1,2\n")
+        return home, "a/bad.csv"
+    if format == "stamp":
+        with h5py.File(home / "good.h5", "w") as file:
+            file["feats"] = values
+        return home, "bad.h5"
+    if format == "slideflow":
+        (home / "bags_config.json").write_text("{}")
+        torch.save(torch.ones(2, 3), home / "good.pt")
+        return home, "bad.pt"
+    suffix = format.partition(" ")[2]
+    if suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        save_file({"features": torch.ones(2, 3)}, home / "good.safetensors")
+    elif suffix == ".npy":
+        np.save(home / "good.npy", values)
+    else:
+        torch.save(torch.ones(2, 3), home / "good.pt")
+    return home, f"bad{suffix}"
+
+
+FORMATS = ["scmil", "clam", "trident", "torchmil", "dsmil", "stamp", "slideflow", "arrays .pt", "arrays .npy"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
+@pytest.mark.parametrize("format", [*FORMATS, "arrays .safetensors"])
+def test_one_bag_that_is_not_a_file_is_named_and_the_others_are_read(tmp_path: Path, format: str, kind: str) -> None:
+    folder, name = a_folder(format, tmp_path)
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to("/dev/zero" if kind == "device" else Path(name).name)
+    bags = open_bags(folder)
+    assert bags.ids == ("bad", "good")
+    assert bags[1].features.shape[0] > 0
+    with pytest.raises(DataError, match=r"bad\.\w+.*cannot be read"):
+        bags[0]
+
+
+def test_a_description_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    torch.save(torch.ones(2, 3), tmp_path / "good.pt")
+    os.mkfifo(tmp_path / "bags_config.json")
+    with pytest.raises(DataError, match=r"bags_config\.json.*this is not a file, but a pipe"):
+        open_bags(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_a_model_that_is_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = save_model(build_model(8, 2, "abmil", embed=[8], seed=0), tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ModelFileError, match="not a file, but a pipe"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("dtype", ["<f16", "|V0", "<c8", "<M8[s]"])
+def test_numbers_that_torch_does_not_have_are_rejected_by_name(tmp_path: Path, dtype: str) -> None:
+    (tmp_path / "a.npy").write_bytes(npy_header("(2, 3)", dtype) + bytes(96))
+    with pytest.raises(DataError, match=r"a\.npy"):
+        open_bags(tmp_path)[0]
+
+
+def test_instances_without_a_feature_are_not_a_bag(tmp_path: Path) -> None:
+    (tmp_path / "a.npy").write_bytes(npy_header("(1000000000000, 0)"))
+    with pytest.raises(DataError, match=r"a\.npy.*1000000000000 instances without a feature"):
+        open_bags(tmp_path)[0]
+
+
 # -------------------------------------------------------------------------------------- links and lists out of the file
 
 
@@ -407,7 +492,7 @@ def test_a_pickle_that_ends_in_the_middle_of_a_number_is_refused_by_name(tmp_pat
             content = whole.read(name)
             at = content.find(b"X") + 3  # a text's length has four bytes
             cut.writestr(name, content[:at] if name.endswith("data.pkl") else content)
-    with pytest.raises(DataError, match=r"cut\.pt cannot be read"):
+    with pytest.raises(DataError, match=r"cut\.pt: no pickle of arrays"):
         load_pt(tmp_path / "cut.pt")
 
 

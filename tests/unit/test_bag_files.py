@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -369,3 +370,57 @@ def test_a_bag_that_would_fill_the_memory_stays_in_its_file(tmp_path: Path, monk
     fit(model, [Bag("huge", huge, label=1)], recipe=Recipe(epochs=1))  # trains as it is
     monkeypatch.setattr("scmil.bag_files.LARGEST_NUMBERS", 1000)
     assert read_bag(path).features.dtype == torch.float32
+
+
+# ---------------------------------------------------------------------------------------------- what a file can say of itself
+
+
+def saying(**known: object) -> Callable[[h5py.File], object]:
+    return lambda file: file.attrs.update(provenance=json.dumps({**full().provenance, **known}))
+
+
+@pytest.mark.parametrize(
+    "known", [{"slide_mpp": "x"}, {"slide_mpp": float("nan")}, {"slide_size": [1]}, {"side_level0": -1}, {"mpp": [0.5]}]
+)
+def test_a_text_where_a_number_is_needed_is_named(tmp_path: Path, known: dict[str, object]) -> None:
+    path = changed(tmp_path / "a.h5", saying(**known))
+    for read in (read_bag, read_header):
+        with pytest.raises(DataError, match=rf"a\.h5: {next(iter(known))} is "):
+            read(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '{"a":' * 100_000, "{", "null"])
+def test_a_provenance_that_is_not_an_object_is_damage(tmp_path: Path, text: str) -> None:
+    write_bag(full(), tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file.attrs.create("provenance", text, dtype=h5py.string_dtype())
+    with pytest.raises(DataError, match=r"a\.h5"):
+        read_bag(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("xy", [[[-(2**62), 0], [0, 0]], [[float("nan"), 0.0], [0.0, 0.0]], [[0.5, 0.0], [0.0, 0.0]]])
+def test_coordinates_that_are_not_pixels_are_named(tmp_path: Path, xy: list[list[float]]) -> None:
+    def change(file: h5py.File) -> None:
+        del file["coords"]
+        file["coords"] = np.array(xy)
+
+    with pytest.raises(DataError, match=r"a\.h5: .*coordinate"):
+        read_bag(changed(tmp_path / "a.h5", change))
+
+
+def test_instances_without_a_feature_are_not_billions(tmp_path: Path) -> None:
+    def change(file: h5py.File) -> None:
+        del file["features"], file["coords"]
+        file.create_dataset("features", (10**12, 0), "f2")
+
+    path = changed(tmp_path / "a.h5", change)
+    for read in (read_bag, read_header):
+        with pytest.raises(DataError, match=r"a\.h5: .*1000000000000 instances without a feature"):
+            read(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.h5")
+    for read in (read_bag, read_header, map_features):
+        with pytest.raises(DataError, match=r"a\.h5.*this is not a file, but a pipe"):
+            read(tmp_path / "a.h5")

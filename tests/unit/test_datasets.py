@@ -451,6 +451,15 @@ def test_a_long_run_of_one_byte_uses_words_that_are_just_being_made() -> None:
     assert uncompress(compress(b"a" * 5000)) == b"a" * 5000
 
 
+def test_a_z_file_that_expands_without_end_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its words grow with each code: 130 kB become 2 GB, and the list of words as many again."""
+    content = compress(b"a" * 100_000)
+    assert len(content) < 1000
+    monkeypatch.setattr("scmil.datasets.originals.MOST_BYTES", 50_000)
+    with pytest.raises(DataError, match="more than 50000 bytes"):
+        uncompress(content)
+
+
 # -------------------------------------------------------------------------------------------------------------- folders
 
 

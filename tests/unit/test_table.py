@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +222,128 @@ def test_load_dataset_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         load_dataset("nosuch.csv")
     with pytest.raises(DataError, match="suffixes"):
         load_dataset("folder/musk1")
+
+
+# ------------------------------------------------------------------------------------------------------------------ bombs
+
+
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that a small file can exceed, so that a test needs no gigabytes."""
+    monkeypatch.setattr("scmil.guards.LARGE_BYTES", 2**20)
+    monkeypatch.setattr("scmil.datasets.matlab.LARGE_BYTES", 2**20)
+
+
+def test_an_npz_that_expands_a_thousandfold_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    np.savez_compressed(file, X=np.zeros((1000, 1000)), bag=np.zeros(1000, int), y=np.zeros(1))
+    path = write(tmp_path, file.getvalue(), "bags.npz")
+    assert read_bags(path)[0].features.shape == (1000, 1000)
+    little(monkeypatch)
+    with pytest.raises(DataError, match=r"bags\.npz: .*8\d* in memory.*no data, but a bomb"):
+        read_bags(path)
+
+
+def test_a_mat_that_expands_a_thousandfold_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    savemat(file, dict(X=np.zeros((1000, 1000)), bag=np.ones(1000), y=np.zeros(1)), do_compression=True)
+    path = write(tmp_path, file.getvalue(), "bags.mat")
+    assert read_bags(path)[0].features.shape == (1000, 1000)
+    little(monkeypatch)
+    with pytest.raises(DataError, match=r"bags\.mat: compressed data that expands to more than"):
+        read_bags(path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_mat_files_of_all_kinds_come_back(tmp_path: Path, compressed: bool) -> None:
+    file, other = io.BytesIO(), np.array([["a", np.eye(2)], [{"b": 1}, 1j]], object)
+    savemat(file, {**PLAIN, "more": other, "text": "words", "none": np.zeros((0, 3))}, do_compression=compressed)
+    bags = read_bags(write(tmp_path, file.getvalue(), "bags.mat"))
+    assert [bag.features.tolist() for bag in bags] == [[[0, 1]], [[2, 3], [4, 5]]]
+
+
+def element(kind: int, content: bytes) -> bytes:
+    return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
+
+
+def matrix(kind: int, shape: tuple[int, int], content: bytes, name: bytes = b"") -> bytes:
+    """An array of a MATLAB file, of a class with this number."""
+    header = element(6, struct.pack("<II", kind, 0)) + element(5, struct.pack("<ii", *shape)) + element(1, name)
+    return element(14, header + content)
+
+
+def mat_of(content: bytes) -> bytes:
+    return b"MATLAB 5.0 MAT-file".ljust(116) + bytes(8) + struct.pack("<H", 0x0100) + b"IM" + content
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_arrays_in_arrays_without_end_do_not_end_the_process(tmp_path: Path, compressed: bool) -> None:
+    inner = matrix(6, (1, 1), element(9, bytes(8)))
+    for _ in range(40):
+        inner = matrix(1, (1, 1), inner, b"X")
+    content = struct.pack("<II", 15, len(zlib.compress(inner))) + zlib.compress(inner) if compressed else inner
+    with pytest.raises(DataError, match=r"bags\.mat: arrays in arrays, more than 32 deep"):
+        read_bags(write(tmp_path, mat_of(content), "bags.mat"))
+
+
+@pytest.mark.parametrize("shape", [(10**9, 1), (2**30, 2**30), (-1, 5)])
+@pytest.mark.parametrize("kind", [1, 2, 6])
+def test_an_array_of_a_mat_file_has_bytes_for_its_entries(tmp_path: Path, shape: tuple[int, int], kind: int) -> None:
+    with pytest.raises(DataError, match=rf"bags\.mat: an array of {shape[0]} x {shape[1]} entries, but it has"):
+        read_bags(write(tmp_path, mat_of(matrix(kind, shape, bytes(8), b"X")), "bags.mat"))
+
+
+def test_matlab_writes_whole_numbers_in_as_few_bytes_as_they_need(tmp_path: Path) -> None:
+    """And texts as UTF-16 or UTF-8; scipy, whose files are in the other tests, writes neither."""
+    parts = matrix(6, (3, 2), element(2, bytes([0, 2, 4, 1, 3, 5])), b"X")
+    parts += matrix(6, (3, 1), element(1, bytes([1, 2, 2])), b"bag") + matrix(9, (2, 1), element(2, b"\1\0"), b"y")
+    parts += matrix(4, (2, 3), element(17, "acbdé ".encode("utf-16-le")), b"ids")
+    bags = read_bags(write(tmp_path, mat_of(parts), "bags.mat"))
+    assert lists(bags) == [[[0, 1]], [[2, 3], [4, 5]]]
+    assert (bags.ids, bags.labels) == (("abé", "cd "), (1, 0))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        matrix(6, (3, 2), element(9, bytes(40)), b"X"),
+        matrix(6, (3, 2), element(77, bytes(48)), b"X"),
+        matrix(4, (1, 5), element(16, b"abc"), b"X"),
+        matrix(4, (1, 5), element(9, bytes(40)), b"X"),
+        matrix(1, (1, 2), matrix(6, (0, 0), b""), b"X"),
+        matrix(2, (1, 1), element(5, struct.pack("<i", 4)) + element(1, b"a\0\0\0b\0\0\0"), b"X"),
+        element(14, element(6, b"")),
+        element(14, bytes(8)),
+    ],
+)
+def test_a_matlab_array_whose_parts_do_not_fit_is_refused(tmp_path: Path, part: bytes) -> None:
+    with pytest.raises(DataError, match=r"bags\.mat: "):
+        read_bags(write(tmp_path, mat_of(part), "bags.mat"))
+
+
+def test_functions_in_a_mat_file_are_passed_over(tmp_path: Path) -> None:
+    """scipy crashes over one that is damaged."""
+    content = mat(**PLAIN) + matrix(16, (1, 1), bytes(8), b"f") + matrix(17, (1, 1), bytes(8), b"g")
+    assert len(read_bags(write(tmp_path, content, "bags.mat"))) == 2
+
+
+def test_a_sparse_table_that_would_fill_the_memory_is_not_made(tmp_path: Path) -> None:
+    lines = "".join(f"{i}:{i}:1 1000000:1\n" for i in range(700))
+    with pytest.raises(DataError, match=r"bags\.svm: 700 instances with features up to 1000000 have 2800000000 bytes"):
+        read_bags(write(tmp_path, lines, "bags.svm"))
+
+
+@pytest.mark.parametrize("label", ["1e300", "123456789", "-1e18"])
+def test_a_label_of_an_svm_file_is_the_number_of_a_class(tmp_path: Path, label: str) -> None:
+    with pytest.raises(DataError, match=r"bags\.svm: line 1: label"):
+        read_bags(write(tmp_path, f"1:1:{label} 1:1\n", "bags.svm"))
+
+
+def test_a_cell_of_a_csv_file_that_is_no_cell_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"bags\.csv: not a table \(field larger than field limit"):
+        read_bags(write(tmp_path, "bag,label,x\n" + "a" * 200_000 + ",1,0\n"))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "bags.npz")
+    with pytest.raises(DataError, match=r"bags\.npz.*this is not a file, but a pipe"):
+        read_bags(tmp_path / "bags.npz")

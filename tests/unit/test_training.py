@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -364,11 +365,13 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path, other: str)
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["cut off", "another file", "empty", "a folder"])
+@pytest.mark.parametrize("damage", ["cut off", "another file", "empty", "a folder", "a pipe"])
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "training.safetensors"
     if damage == "a folder":
         file.mkdir()
+    elif damage == "a pipe":
+        os.mkfifo(file)
     else:
         fit(build_model(8, 2, "mean", seed=0), bags(), recipe=Recipe(epochs=1), checkpoint=file)
         file.write_bytes({"cut off": file.read_bytes()[:-20], "another file": b"hello" * 99, "empty": b""}[damage])

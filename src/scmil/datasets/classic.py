@@ -25,6 +25,7 @@ from scmil.datasets.table import Table, positions, read_table
 from scmil.datasets.table_formats import check_features
 from scmil.downloads import cache
 from scmil.errors import DataError
+from scmil.guards import read_regular
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def _read(benchmark: Benchmark, path: Path) -> Table:
 def _read_package_csv(path: Path) -> Table:
     """No header; the columns are label, bag, then the features."""
     try:
-        rows = np.loadtxt(io.BytesIO(path.read_bytes()), delimiter=",", ndmin=2)
+        rows = np.loadtxt(io.BytesIO(read_regular(path)), delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
         raise DataError(str(error)) from None
     if rows.shape[1] < 3:

@@ -15,6 +15,7 @@ import numpy as np
 from scmil.datasets.table import Table, as_text, class_numbers, one_each, positions
 from scmil.datasets.table_formats import check_features, read_svm
 from scmil.errors import DataError
+from scmil.guards import check_expansion, read_regular
 
 MOST_BYTES = 256 * 2**20  # of one member, unpacked; the largest original has 4.5 MB
 
@@ -27,7 +28,7 @@ def read_original(path: Path, member: str) -> Table:
         elif path.suffix == ".zip":
             content = _from_zip(path, member)
         else:
-            content = path.read_bytes()
+            content = read_regular(path)
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"damaged, or not an archive ({error})") from None
     if content[:2] == b"\x1f\x9d":
@@ -38,6 +39,7 @@ def read_original(path: Path, member: str) -> Table:
 def _from_tar(path: Path, member: str) -> bytes:
     with tarfile.open(path, "r:gz") as archive:
         for entry in archive:
+            check_expansion(entry.offset_data + entry.size, path.stat().st_size, "the archive")
             if entry.isfile() and f"/{entry.name}".endswith(f"/{member}") and entry.size <= MOST_BYTES:
                 file = archive.extractfile(entry)
                 return file.read() if file else b""
@@ -83,12 +85,14 @@ def uncompress(content: bytes) -> bytes:
     words = [bytes([value]) for value in range(256)] + [b""] * blocks
     first_free, output, previous = len(words), [], b""
     width, at, group = 9, 24, 24  # in bits; `group` is where codes of this width began
+    made = kept = 0
     while at + width <= 8 * len(content):
         piece = int.from_bytes(content[at // 8 : at // 8 + 4], "little")
         code, at = piece >> at % 8 & (1 << width) - 1, at + width
         clear = blocks and code == 256
         if clear:
             del words[first_free:]
+            kept = 0
             previous = b""
         elif code > len(words) or (code == len(words) and not previous):
             raise DataError("a damaged .Z file")
@@ -96,7 +100,11 @@ def uncompress(content: bytes) -> bytes:
             word = words[code] if code < len(words) else previous + previous[:1]
             if previous and len(words) < 1 << longest:
                 words.append(previous + word[:1])
+                kept += len(words[-1])
             output.append(word)
+            made += len(word)
+            if max(made, kept) > MOST_BYTES:
+                raise DataError(f"a .Z file of more than {MOST_BYTES} bytes")
             previous = word
         needed = 9 if clear else min(longest, max(width, len(words).bit_length()))
         if needed != width or clear:

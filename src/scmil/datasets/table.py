@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError
+from scmil.guards import read_regular
 
 NAMED_COLUMNS = ("bag", "label", "patient", "instance_label")
 MOST_CLASSES = 1000  # a larger number is a mistake, such as a patient's number in the wrong column
@@ -70,7 +71,7 @@ def read_bags(path: str | Path) -> BagSet:
     try:
         return read_table(Path(path)).bags()
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
 
 
 def read_table(path: Path) -> Table:
@@ -86,7 +87,7 @@ def read_table(path: Path) -> Table:
     if path.suffix.lower() not in readers:
         raise DataError(f"a table of bags has one of the suffixes {', '.join(readers)}.")
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror}).") from None
     return readers[path.suffix.lower()](content)
@@ -94,6 +95,13 @@ def read_table(path: Path) -> Table:
 
 def read_csv(content: bytes) -> Table:
     """Read the bags of a CSV file; see `read_bags`."""
+    try:
+        return _read_csv(content)
+    except csv.Error as error:
+        raise DataError(f"not a table ({error}).") from None
+
+
+def _read_csv(content: bytes) -> Table:
     lines = csv.reader(io.StringIO(as_text(content), newline=""))
     header = [name.strip() for name in next(lines, [])]
     if not any(header):

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.datasets.table import Table, as_text, class_numbers, one_each, positions
+from scmil.datasets.matlab import read_variables
+from scmil.datasets.table import MOST_CLASSES, Table, as_text, class_numbers, one_each, positions
 from scmil.errors import DataError
-from scmil.extras import need
+from scmil.guards import DENSE_BYTES, npz_arrays
 
 LARGEST_INDEX = 1_000_000  # of a feature in a sparse file; a slip of the pen must not fill the memory
 
@@ -22,8 +23,7 @@ def read_npz(content: bytes) -> Table:
     if not zipfile.is_zipfile(io.BytesIO(content)):
         raise DataError("not a .npz file. Save X, bag and y with numpy.savez.")
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = npz_arrays(content)
     except Exception as error:  # numpy raises many kinds for a damaged file
         raise DataError(f"not plain arrays ({error}). Save numbers and words; pickled objects are refused.") from None
     return arrays_to_table(arrays)
@@ -101,13 +101,22 @@ def read_svm(content: bytes) -> Table:
             ) from None
         if row and not 1 <= min(row) <= max(row) <= LARGEST_INDEX:
             raise DataError(f"line {number}: features are counted from 1 to {LARGEST_INDEX}.")
+        if abs(labels[-1]) >= MOST_CLASSES:
+            raise DataError(f"line {number}: label {label[:40]}, but classes are counted from 0 to {MOST_CLASSES - 1}.")
         names.append(name)
         rows.append(row)
     if not any(rows):
         raise DataError("there is no instance with a feature in it.")
-    features = np.zeros((len(rows), max(map(max, filter(None, rows)))))
-    for position, row in enumerate(rows):
-        features[position, [index - 1 for index in row]] = list(row.values())
+    width = max(map(max, filter(None, rows)))
+    if (needed := 4 * len(rows) * width) > DENSE_BYTES:
+        raise DataError(
+            f"{len(rows)} instances with features up to {width} have {needed} bytes in memory, and at most {DENSE_BYTES} "
+            "are read. Leave out the features that no instance has, or save the table as .npz."
+        )
+    features = np.zeros((len(rows), width), np.float32)
+    with np.errstate(over="ignore"):
+        for position, row in enumerate(rows):
+            features[position, [index - 1 for index in row]] = list(row.values())
     ids, bag = positions(names)
     highest = np.full(len(ids), min(labels))
     np.maximum.at(highest, bag, labels)
@@ -119,46 +128,38 @@ def read_svm(content: bytes) -> Table:
 
 def read_mat(content: bytes) -> Table:
     """Read a MATLAB file: a PRTools data set of bags under any name, or `X`, `bag` (from 1 or from 0) and `y`."""
-    loadmat = need("scipy.io", "statistics").loadmat
-    try:
-        variables = loadmat(io.BytesIO(content))
-    except NotImplementedError:
-        raise DataError("a MATLAB file of version 7.3. Save it with save(..., '-v7').") from None
-    except Exception as error:  # scipy raises many kinds for a damaged file
-        raise DataError(f"not a MATLAB file ({error}).") from None
-    variables = {name: value for name, value in variables.items() if not name.startswith("__")}
+    variables = read_variables(content)
     for value in variables.values():
         if {"data", "nlab", "ident"} <= _fields(value):
             return _prtools(value)
-    one_based = "bag" in variables and np.min(variables["bag"], initial=1) == 1
+    bag = np.asarray(variables.get("bag", 0))
+    one_based = bag.dtype.kind in "fiub" and np.min(bag, initial=1) == 1 and "bag" in variables
     return arrays_to_table(variables, first=int(one_based))
 
 
 def _prtools(dataset: Any) -> Table:
     """The positive class is the one that is called so; without names it is the second."""
-    features, number = check_features(_field(dataset, "data")), check_whole("nlab", _field(dataset, "nlab"))
-    ident = _field(dataset, "ident")
+    features, number = check_features(dataset["data"]), check_whole("nlab", dataset["nlab"])
+    ident = dataset["ident"]
     if "milbag" not in _fields(ident):
         raise DataError("a PRTools data set without ident.milbag: its instances are in no bags.")
-    names = np.atleast_1d(np.squeeze(_field(ident, "milbag")))
-    ids, bag = positions((check_whole("milbag", names) if names.dtype.kind in "fiu" else names).tolist())
+    names = np.atleast_1d(np.squeeze(ident["milbag"]))
+    ids, bag = positions(_words(names) if names.dtype.kind == "O" else check_whole("milbag", names).tolist())
     if not len(features) == len(number) == len(bag):
         raise DataError(f"{len(features)} instances, {len(number)} labels in nlab, {len(bag)} bags in ident.milbag.")
-    classes = [word.strip() for word in _words(_field(dataset, "lablist"))] if "lablist" in _fields(dataset) else []
+    classes = [word.strip() for word in _words(dataset["lablist"])] if "lablist" in _fields(dataset) else []
     positive = classes.index("positive") + 1 if "positive" in classes else 2
     labels = one_each("label", [str(int(value == positive)) for value in number.tolist()], bag, ids)
     return Table(features, bag, [int(label) for label in labels], ids, classes=("0", "1"))
 
 
 def _fields(value: Any) -> set[str]:
-    return set(value.dtype.names or ()) if isinstance(value, np.ndarray) else set()
-
-
-def _field(record: Any, name: str) -> Any:
-    return record[name].flat[0]
+    return set(value) if isinstance(value, dict) else set()
 
 
 def _words(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
+    if isinstance(value, dict):  # a structure of words
+        return [word for part in value.values() for word in _words(part)]
     return [word for part in np.ravel(value).tolist() for word in _words(part)] if isinstance(value, np.ndarray) else []

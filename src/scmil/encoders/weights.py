@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 
 from scmil.downloads import cache, download, file_hash
 from scmil.errors import DataError, WeightsError
+from scmil.files import check_regular
+from scmil.guards import check_archive
 
 State = Mapping[str, Tensor]
 COUNTER = "num_batches_tracked"  # of batch norms: old files lack it, and no feature depends on it
@@ -93,11 +96,15 @@ def obtain(name: str, checkpoint: Checkpoint, given: str | Path | None = None, o
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors, or of a .pth that holds tensors and nothing that would run code."""
     try:
+        check_regular(path)
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
             content = load_file(path)
         else:
+            if zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as archive:
+                    check_archive(archive)
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise WeightsError(f"{path}: there is no such file of weights.") from None
@@ -120,6 +127,8 @@ def _tensors(content: object, path: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise WeightsError(f"{path}: a dictionary of tensors is needed, as state_dict() gives it.")
     state = {str(name): value for name, value in content.items()}
+    if odd := [name for name, value in state.items() if value.device.type != "cpu" or value.layout != torch.strided]:
+        raise WeightsError(f"{path}: {odd[0]} is sparse or without values, and plain tensors are needed.")
     if state and all(name.startswith("module.") for name in state):  # saved from nn.DataParallel
         state = {name.removeprefix("module."): value for name, value in state.items()}
     return state

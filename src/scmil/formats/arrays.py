@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from scmil.bags import BagSet
 from scmil.errors import DataError
+from scmil.files import check_regular
 from scmil.formats import register
 from scmil.formats.folder import Folder
 from scmil.formats.reading import Array, Labels, lazy_bags, load_npy, load_pt, make_bag, naming
@@ -51,6 +52,7 @@ def _safetensors(path: Path) -> Array:
     from safetensors.torch import load_file
 
     with naming(path, ".safetensors"):
+        check_regular(path)
         try:
             tensors = load_file(path)
         except SafetensorError as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from scmil.errors import DataError
 from scmil.formats import register
 from scmil.formats.folder import SOME, Folder
 from scmil.formats.reading import Labels, lazy_bags, make_bag, naming
+from scmil.guards import open_regular
 
 INDEX = ["0", "label"]
 
@@ -60,7 +62,7 @@ def read_rows(path: Path) -> NDArray[np.float32]:
     >>> read_rows(path)
     array([[0.25, 1. ]], dtype=float32)
     """
-    with naming(path, "a table of numbers"), path.open(encoding="utf-8-sig") as file:
+    with naming(path, "a table of numbers"), _text(path) as file:
         header = file.readline().strip().split(",")
         if not _is_header(header):
             raise DataError(
@@ -77,15 +79,19 @@ def read_rows(path: Path) -> NDArray[np.float32]:
         return rows
 
 
+def _text(path: Path, newline: str | None = None) -> TextIO:
+    return io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline=newline)
+
+
 def _is_header(cells: list[str]) -> bool:
     return len(cells) > 1 and cells == [str(position) for position in range(len(cells))]
 
 
 def _first_line(path: Path) -> list[str]:
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with _text(path) as file:
             return file.readline(1 << 20).strip().split(",")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError, DataError):
         return []
 
 
@@ -113,7 +119,7 @@ def _by_folder(folder: Folder) -> tuple[dict[str, Path], dict[str, int]]:
 def _indexed(folder: Folder, index: Path) -> tuple[dict[str, Path], dict[str, int]]:
     files: dict[str, Path] = {}
     own: dict[str, int] = {}
-    with naming(index, "a table"), index.open(encoding="utf-8-sig", newline="") as file:
+    with naming(index, "a table"), _text(index, newline="") as file:
         table = csv.reader(file)
         next(table)
         for row in filter(None, table):

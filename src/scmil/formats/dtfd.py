@@ -12,8 +12,9 @@ from scmil.bags import BagSet
 from scmil.errors import DataError
 from scmil.formats import register
 from scmil.formats.folder import Folder
-from scmil.formats.pickles import load_arrays
+from scmil.formats.pickles import HeldArray, load_arrays
 from scmil.formats.reading import Labels, lazy_bags, make_bag, naming
+from scmil.guards import check_expansion, open_regular
 
 CLASSES = ("normal", "tumor")
 
@@ -59,7 +60,7 @@ class Dtfd:
 
 
 def _slides(path: Path) -> dict[str, Any]:
-    with naming(path, "a pickle"), path.open("rb") as file:
+    with naming(path, "a pickle"), open_regular(path) as file:
         slides = load_arrays(file)
         if not isinstance(slides, dict) or not all(isinstance(id, str) for id in slides):
             raise DataError(f"a {type(slides).__name__}, but a dictionary from slides to lists of tiles is needed.")
@@ -68,8 +69,21 @@ def _slides(path: Path) -> dict[str, Any]:
 
 def _rows(id: str, path: Path, tiles: Any) -> NDArray[Any]:
     try:
-        return np.stack([np.asarray(tile["feature"]) for tile in tiles])
+        rows = [_row(tile["feature"]) for tile in tiles]
+        check_expansion(
+            sum(row.nbytes for row in rows), path.stat().st_size, "the tiles"
+        )  # one can be there many times
+        return np.stack(rows)
     except (TypeError, KeyError, IndexError, ValueError) as error:
         raise DataError(
             f"{path}, slide {id!r}: no list of tiles with a 'feature' of one length each ({error})."
         ) from None
+
+
+def _row(feature: Any) -> NDArray[Any]:
+    """The features of a tile: an array, or a list of numbers; lists of lists could grow without end."""
+    if isinstance(feature, HeldArray):
+        return feature.array()
+    if not isinstance(feature, list) or not all(isinstance(value, int | float) for value in feature):
+        raise TypeError(f"a {type(feature).__name__} instead of an array")
+    return np.array(feature, np.float64)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import pickle
-import zipfile
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scmil.bags import Bag, BagSet
-from scmil.errors import BagError, DataError, ScmilError
+from scmil.errors import DataError, ScmilError
 from scmil.extras import need
 from scmil.fingerprint import Mark, mark_files
-from scmil.guards import DAMAGE, check_archive, npy_array, npz_arrays, opened_h5
+from scmil.guards import DAMAGE, check_provenance, check_xy, npy_array, npz_arrays, open_regular, opened_h5
 
 SlideMpp: TypeAlias = float | Mapping[str, float]
 Array: TypeAlias = NDArray[Any] | Tensor
@@ -103,8 +102,9 @@ def make_bag(
         told = {"format": format, "file": file.name}
         told = told | dict(provenance or {}) | told | {"warnings": said or None}
         known = {key: plain(value) for key, value in told.items() if value is not None}
+        check_provenance(known)
         return Bag(id, values, instance_labels=marks, xy=xy, provenance=known)
-    except (BagError, DataError) as error:
+    except DAMAGE as error:  # ours, and what torch says of numbers that it does not have
         raise DataError(f"{file}: {error}") from None
 
 
@@ -116,6 +116,8 @@ def _features(features: Array) -> Tensor:
         raise DataError("one vector a slide, no instances. Features of tiles are needed, a matrix (n, p).")
     if values.ndim != 2:
         raise DataError(f"features of shape {tuple(values.shape)}, but a matrix (n, p) is needed.")
+    if len(values) and not values.shape[1]:
+        raise DataError(f"features of shape {tuple(values.shape)}: {len(values)} instances without a feature.")
     return values.float()
 
 
@@ -132,12 +134,7 @@ def whole_xy(coords: Array) -> Tensor:
     >>> whole_xy(np.array([[256.0, 0.0]]))
     tensor([[256, 0]])
     """
-    values = _native(np.asarray(coords))
-    if values.ndim != 2 or values.shape[1] != 2:
-        raise DataError(f"coordinates of shape {values.shape}, but (n, 2) is needed, x and y of each tile.")
-    if values.dtype.kind == "f" and not (np.isfinite(values) & (np.floor(values) == values)).all():
-        raise DataError("coordinates with fractions or NaN, but whole pixels of level 0 are needed.")
-    return torch.from_numpy(values.astype(np.int64))
+    return torch.from_numpy(check_xy(_native(np.asarray(coords))))
 
 
 def mpp_of(id: str, slide_mpp: SlideMpp | None) -> float | None:
@@ -173,8 +170,8 @@ def open_h5(path: Path) -> Iterator[Any]:
 
 def load_npy(path: Path) -> NDArray[Any]:
     """The array of a .npy file; pickled objects in it are refused."""
-    with naming(path, ".npy"), path.open("rb") as file:
-        return npy_array(file, path.stat().st_size)
+    with naming(path, ".npy"), open_regular(path) as file:
+        return npy_array(file, os.fstat(file.fileno()).st_size)
 
 
 def load_npz(path: Path, name: str) -> NDArray[Any]:
@@ -185,24 +182,10 @@ def load_npz(path: Path, name: str) -> NDArray[Any]:
 
 def load_pt(path: Path) -> Array:
     """The tensor or the array of a .pt file, or what it has under `features`; code in it is refused and never run."""
-    from scmil.formats.pickles import array_in_pt
+    from scmil.formats.pickles import features_in_pt
 
-    with naming(path, ".pt"):
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                check_archive(archive)
-        try:
-            value = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            value = array_in_pt(path)
-        if isinstance(value, Mapping):
-            value = value.get("features", value)
-        if not isinstance(value, Tensor | np.ndarray):
-            has = f"a {type(value).__name__}" + (
-                f" with {', '.join(map(str, value))}" if hasattr(value, "keys") else ""
-            )
-            raise DataError(f"{has}, but one tensor (n, p) is needed. Save it alone: torch.save(features, path).")
-        return value
+    with naming(path, ".pt"), open_regular(path) as file:
+        return features_in_pt(file)
 
 
 @contextmanager
@@ -214,6 +197,10 @@ def naming(path: Path, kind: str) -> Iterator[None]:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file.") from None
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read as {kind}: {error.strerror or error}. Make or copy this file again."
+        ) from None
     except DAMAGE as error:
         cause = str(error).strip().partition("\n")[0] or type(error).__name__
         raise DataError(f"{path} cannot be read as {kind}: {cause}. Make or copy this file again.") from None

@@ -11,6 +11,7 @@ from scmil.errors import DataError
 from scmil.formats import register
 from scmil.formats.folder import Folder
 from scmil.formats.reading import Labels, lazy_bags, load_npz, load_pt, make_bag, naming
+from scmil.guards import read_regular
 
 CONFIG = "bags_config.json"
 
@@ -52,7 +53,7 @@ def _about(folder: Folder) -> dict[str, Any]:
         return {}
     path = folder.path / CONFIG
     with naming(path, "JSON"):
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(read_regular(path))
         if not isinstance(told, dict):
             raise DataError("a JSON object is needed.")
     extractor, size_px, side_um = told.get("extractor"), told.get("tile_px"), told.get("tile_um")

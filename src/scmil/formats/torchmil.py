@@ -18,7 +18,7 @@ from scmil.formats import register
 from scmil.formats.folder import Folder, choose
 from scmil.formats.reading import Labels, lazy_bags, load_npy, make_bag, naming, open_h5
 from scmil.formats.writing import features_of, known_of, npy_bytes, xy_of
-from scmil.guards import h5_array
+from scmil.guards import h5_array, read_regular
 
 BESIDE = ("labels", "patch_labels", "coords", "provenance")
 SUFFIXES = (".npy", ".h5")
@@ -178,7 +178,7 @@ def _told(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     with naming(path, "JSON"):
-        told = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(read_regular(path))
         if not isinstance(told, dict):
             raise DataError("a JSON object is needed.")
         return told

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scmil.errors import DataError, OptionError
 from scmil.extras import need
 from scmil.files import write_atomically
-from scmil.guards import DAMAGE, h5_array, opened_h5
+from scmil.guards import DAMAGE, LARGEST_SIDE_PX, check_number, check_provenance, check_xy, h5_array, opened_h5
 
 if TYPE_CHECKING:
     from shapely import MultiPolygon
@@ -300,11 +300,11 @@ def read_tiling(path: str | Path) -> Tiling:
 def _tiling(xy: NDArray[Any], fraction: NDArray[Any], attributes: dict[str, Any]) -> Tiling:
     if xy.shape != (len(fraction), 2) or fraction.ndim != 1:
         raise ValueError(f"coordinates of shape {xy.shape} and fractions of shape {fraction.shape} do not fit")
-    if not np.issubdtype(xy.dtype, np.integer) or not np.isfinite(fraction).all():
-        raise ValueError("coordinates are not whole numbers, or fractions are not finite")
-    return Tiling(
+    if not np.issubdtype(xy.dtype, np.integer) or not ((fraction >= 0) & (fraction <= 1)).all():
+        raise ValueError("coordinates are not whole numbers, or fractions are not between 0 and 1")
+    tiling = Tiling(
         slide_id=str(attributes["name"]),
-        xy=xy.astype(np.int64),
+        xy=check_xy(xy),
         size_px=int(attributes["size_px"]),
         mpp=float(attributes["mpp"]),
         slide_mpp=float(attributes["slide_mpp"]),
@@ -312,6 +312,12 @@ def _tiling(xy: NDArray[Any], fraction: NDArray[Any], attributes: dict[str, Any]
         overlap_px=int(attributes["overlap"]),
         fraction=fraction.astype(np.float32),
         stride=int(attributes["stride_level0"]),
-        warnings=tuple(json.loads(attributes["warnings"])),
+        warnings=tuple(map(str, json.loads(attributes["warnings"]))),
         slide_digest=None if (digest := attributes.get("slide_digest")) is None else str(digest),
     )
+    check_provenance(
+        {"mpp": tiling.mpp, "slide_mpp": tiling.slide_mpp, "slide_size": tiling.slide_size, "size_px": tiling.size_px}
+    )
+    check_number("overlap", tiling.overlap_px, 0, tiling.size_px - 1)
+    check_number("stride_level0", tiling.stride, 1, LARGEST_SIDE_PX)
+    return tiling

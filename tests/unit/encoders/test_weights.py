@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,21 @@ def test_what_holds_no_weights_is_refused(tmp_path: Path) -> None:
         read_state(tmp_path / "nowhere.pth")
     with pytest.raises(WeightsError, match="a dictionary of tensors is needed"):
         read_state(put(tmp_path / "a.pth", content({"weight": 3})))
+
+
+def test_weights_that_are_a_pipe_a_bomb_or_without_values_are_rejected(tmp_path: Path) -> None:
+    for name in ("pipe.pth", "pipe.safetensors"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(WeightsError, match=rf"{name}: cannot be read.*not a file, but a pipe"):
+            read_state(tmp_path / name)
+    for tensor in (torch.ones(2, 3, device="meta"), torch.eye(3).to_sparse()):
+        with pytest.raises(WeightsError, match=r"a\.pth: weight is sparse or without values"):
+            read_state(put(tmp_path / "a.pth", content({"weight": tensor})))
+    with zipfile.ZipFile(tmp_path / "bomb.pth", "w", zipfile.ZIP_DEFLATED) as archive:
+        for part in range(17):
+            archive.writestr(f"archive/data/{part}", bytes(2**24))
+    with pytest.raises(WeightsError, match=r"bomb\.pth: .*no data, but a bomb"):
+        read_state(tmp_path / "bomb.pth")
 
 
 # That each has its place

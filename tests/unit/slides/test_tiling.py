@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -262,3 +263,34 @@ def test_damaged_files_are_refused(tmp_path: Path, damage: str) -> None:
             del file["coords"].attrs["slide_mpp"]
     with pytest.raises(DataError, match=r"damaged: .* Tile this slide again"):
         read_tiling(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("slide_mpp", "x"), ("slide_mpp", float("nan")), ("mpp", 1e-9), ("mpp", -0.5), ("size_px", 10**9), ("size_px", 0),
+        ("overlap", 256), ("overlap", -1), ("stride_level0", -1), ("level0_width", -5), ("level0_height", 2**40),
+        ("warnings", "5"), ("warnings", "{"),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_tiling_have_bounds(tmp_path: Path, name: str, value: Any) -> None:
+    write_tiling(tiled(tissue(EVERYWHERE)), tissue(EVERYWHERE), tmp_path / "tiles.h5")
+    with h5py.File(tmp_path / "tiles.h5", "a") as file:
+        file["coords"].attrs[name] = value
+    with pytest.raises(DataError, match=r"tiles\.h5 is damaged: .* Tile this slide again"):
+        read_tiling(tmp_path / "tiles.h5")
+
+
+@pytest.mark.parametrize("value", [-(2**62), 2**62])
+def test_tiles_far_away_from_every_slide_are_damage(tmp_path: Path, value: int) -> None:
+    write_tiling(tiled(tissue(EVERYWHERE)), tissue(EVERYWHERE), tmp_path / "tiles.h5")
+    with h5py.File(tmp_path / "tiles.h5", "a") as file:
+        file["coords"][0, 0] = value
+    with pytest.raises(DataError, match=r"tiles\.h5 is damaged: a coordinate of .* Tile this slide again"):
+        read_tiling(tmp_path / "tiles.h5")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tiles.h5")
+    with pytest.raises(DataError, match=r"tiles\.h5.*this is not a file, but a pipe"):
+        read_tiling(tmp_path / "tiles.h5")
