@@ -147,7 +147,7 @@ def _in_halves(reader: Reader, box: Box, size: Size) -> Pixels:
 
 
 def _one_pixel(reader: Reader, level: int, box: Box) -> Pixels:
-    """The average of a box that is too large to be read at once: of the slide in it, band by band, and of the white around."""
+    """The average of a box that is too large to be read at once: of the slide in it, by bands, and of the white around."""
     by, inside = reader.facts.level_downsamples[level], _inside(reader, box)
     left, top = math.floor(inside[0] / by), math.floor(inside[1] / by)
     right, bottom = max(round(inside[2] / by), left + 1), max(round(inside[3] / by), top + 1)

@@ -16,8 +16,7 @@ import pytest
 from slide_files import painted, ramp, write_dicom, write_svs, write_tiff
 
 from scmil.errors import MissingExtraError, ScmilError, SlideError
-from scmil.slides import open_slide
-from scmil.slides import readers
+from scmil.slides import open_slide, readers
 from scmil.slides.readers import by_pillow, by_tifffile
 from scmil.slides.readers.by_tifffile import TiffReader
 

@@ -91,7 +91,8 @@ class TiffReader:
         if across * down > MOST_PX_AT_ONCE or decoded > 3 * MOST_PX_AT_ONCE:
             raise SlideError(
                 f"{self._path}: {width} x {height} px in pieces of {across} x {down}, of which each is decoded whole, "
-                f"to {decoded} bytes: {3 * MOST_PX_AT_ONCE} is the most. Convert it: vips tiffsave in.tif out.tif --tile --pyramid"
+                f"to {decoded} bytes: {3 * MOST_PX_AT_ONCE} is the most. "
+                "Convert it: vips tiffsave in.tif out.tif --tile --pyramid"
             )
         coded = int(page.compression)
         if coded in self._tifffile.TIFF.IMAGE_COMPRESSIONS and coded not in JPEGS | JPEGS_2000 | WEBP:
