@@ -67,7 +67,7 @@ def dealt(count: int) -> list[list[tuple[int, int, int]]]:
     return walks
 
 
-def read(port: int, token: str, count: int) -> list[dict[str, Any]]:
+def read(port: int, prefix: str, cookie: str, count: int) -> list[dict[str, Any]]:
     """All readers at once; what each request took."""
     taken: list[dict[str, Any]] = []
 
@@ -75,7 +75,7 @@ def read(port: int, token: str, count: int) -> list[dict[str, Any]]:
         connection = HTTPConnection("127.0.0.1", port)
         for level, x, y in tiles:
             start = time.perf_counter()
-            connection.request("GET", f"/dz/0/{level}/{x}_{y}.jpg", headers={"Cookie": f"scmil_{port}={token}"})
+            connection.request("GET", f"{prefix}/dz/0/{level}/{x}_{y}.jpg", headers={"Cookie": cookie})
             answer = connection.getresponse()
             content = answer.read()
             if answer.status != 200:
@@ -112,7 +112,8 @@ def measure(count: int) -> dict[str, Any]:
         thread = Thread(target=server.run)
         thread.start()
         try:
-            command = [sys.executable, __file__, "--read", str(server.port), server.token, "--tiles", str(count)]
+            given = [str(server.port), server.path(""), server.cookie]
+            command = [sys.executable, __file__, "--read", *given, "--tiles", str(count)]
             taken = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         finally:
             server.stop()
@@ -139,10 +140,11 @@ def measure(count: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--tiles", type=int, default=TILES, help="that each reader asks for")
-    parser.add_argument("--read", nargs=2, metavar=("PORT", "TOKEN"), help=argparse.SUPPRESS)
+    parser.add_argument("--read", nargs=3, metavar=("PORT", "PREFIX", "COOKIE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.read:
-        print(json.dumps(read(int(options.read[0]), options.read[1], options.tiles)))
+        port, prefix, cookie = options.read
+        print(json.dumps(read(int(port), prefix, cookie, options.tiles)))
         return 0
     busy = os.getloadavg()[0]
     result = measure(options.tiles)

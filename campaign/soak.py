@@ -121,7 +121,7 @@ def view(model: Path, slides: Path) -> None:
 def get(server: Any, path: str, missing: bool = False) -> bytes:
     """The content at an address; `missing`: there may be nothing."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.request("GET", path, headers={"Cookie": f"scmil_{server.port}={server.token}"})
+    connection.request("GET", server.path(path), headers={"Cookie": server.cookie})
     answer = connection.getresponse()
     content = answer.read()
     connection.close()

@@ -67,8 +67,8 @@ def write_case(home: Path) -> Path:
 
 
 @contextmanager
-def running(library: Library) -> Iterator[Server]:
-    server = Server(library)
+def running(library: Library, port: int = 0) -> Iterator[Server]:
+    server = Server(library, port)
     thread = Thread(target=server.run)
     thread.start()
     try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from playwright import sync_api
 from viewer_case import ATOMS, PLACES, SIDE, running, scored, write_case
 
 from scmil.viewer import Library, Server
+from scmil.viewer.browser import redirect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
@@ -392,3 +396,95 @@ def test_without_a_slide_file_the_tiles_are_still_shown(browser: Any, home: Path
         assert "no file of this slide" in page.locator("#facts").inner_text()
         assert drawn(page, "canvas.layer")["colours"] > 20
         page.close()
+
+
+# ---------------------------------------------------------------------------------------- the right tissue, and the way in
+
+
+def pictures_shown(context: Any, server: Server) -> dict[str, bytes]:
+    """What the browser has for every picture that the page asks for, from its cache or not, by the end of its address."""
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    answers: list[Any] = []
+    page.on("response", lambda answer: answers.append(answer))
+    page.goto(server.address)
+    ready(page, "one")
+    slide_is_drawn(page)
+    click_tile(page, 14)
+    page.locator(".bar").first.click()
+    page.wait_for_selector("#panel .atlas img")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('#panel img')].every((one) => one.complete && one.naturalWidth)"
+    )
+    kept = {
+        re.sub(r"^.*?/(?=dz/|api/)", "/", answer.url): answer.body()
+        for answer in answers
+        if re.search(r"/dz/|/tile/|/atlas/\d+/\d+", answer.url)
+    }
+    page.close()
+    return kept
+
+
+def test_a_browser_shows_no_tissue_of_an_earlier_start_under_the_name_of_this(
+    browser: Any, home: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(home / "slides", tmp_path / "slides"))
+    shutil.copy(home / "slides" / "two.svs", other / "one.svs")
+    context = browser.new_context(viewport={"width": 1280, "height": 720})
+    with running(Library([home / "sc"], home / "slides")) as server:
+        first, port = pictures_shown(context, server), server.port
+    with running(Library([home / "sc"], other), port) as server:
+        second = pictures_shown(context, server)
+        answers = server._answers
+        for address, shown in second.items():
+            if match := re.match(r"/dz/0/(\d+)/(\d+)_(\d+)\.jpg", address):
+                assert shown == answers.pyramid(0, *map(int, match.groups()))
+            elif match := re.match(r"/api/slide/0/tile/(\d+)", address):
+                assert shown == answers.tile(0, 0, int(match[1]))
+    assert {kind for kind in ("/dz/", "/tile/", "/atlas/") if any(kind in address for address in second)} == {
+        "/dz/",
+        "/tile/",
+        "/atlas/",
+    }
+    for address in first.keys() & second.keys():
+        assert first[address] != second[address], address
+    context.close()
+
+
+def test_the_private_file_leads_to_the_page(browser: Any, home: Path, tmp_path: Path) -> None:
+    with running(Library([home / "sc"], home / "slides")) as server:
+        file = redirect(tmp_path / "open.html", server.address)
+        page = browser.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(file.as_uri())
+        ready(page, "one")
+        assert page.url == f"http://127.0.0.1:{server.port}/{server.prefix}/#one"  # without the token
+        page.reload()
+        ready(page, "one")
+        page.close()
+
+
+def test_the_cookie_is_not_sent_to_another_server_of_this_computer(browser: Any, home: Path) -> None:
+    class Other(BaseHTTPRequestHandler):
+        cookies: ClassVar[list[str | None]] = []
+
+        def do_GET(self) -> None:
+            self.cookies.append(self.headers["Cookie"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with running(Library([home / "sc"])) as server, HTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = Thread(target=other.serve_forever)
+        thread.start()
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(server.address)
+        ready(page, "one")
+        page.goto(f"http://127.0.0.1:{other.server_port}/")
+        context.close()
+        other.shutdown()
+        thread.join()
+    assert Other.cookies
+    assert set(Other.cookies) == {None}

@@ -8,11 +8,19 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
-from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier, Event, Thread
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -26,10 +34,14 @@ from viewer_case import ATOMS, PLACES, SIDE, running, scored, write_atlas, write
 
 from scmil.cli import app
 from scmil.errors import DataError, OptionError, OutputError
-from scmil.slides import open_slide
-from scmil.viewer import Library, Server
+from scmil.scores import write_scores
+from scmil.slides import apart, open_slide, slide_digest
+from scmil.viewer import Library, Server, connections, serve
+from scmil.viewer.browser import open_browser
 from scmil.viewer.library import models_of
 from scmil.viewer.pixels import Cache, OpenSlides, cut, depth
+from scmil.viewer.server import READERS_OF_OUTLINES
+from scmil.viewer.workers import Workers
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +59,10 @@ Answer = tuple[HTTPResponse, bytes]
 
 
 def ask(server: Server, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
-    """A request with the cookie, unless headers say otherwise."""
-    sent = {"Cookie": f"scmil_{server.port}={server.token}"} | {k.replace("_", "-"): v for k, v in headers.items()}
+    """A request with the prefix and the cookie, unless headers say otherwise."""
+    sent = {"Cookie": server.cookie} | {k.replace("_", "-"): v for k, v in headers.items()}
     connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request(method, path, body, {name: value for name, value in sent.items() if value})
+    connection.request(method, server.path(path), body, {name: value for name, value in sent.items() if value})
     answer = connection.getresponse()
     content = answer.read()
     connection.close()
@@ -185,13 +197,210 @@ def test_a_damaged_slide_says_so_and_the_others_go_on(home: Path, tmp_path: Path
         assert status(server, "/dz/1/10/0_0.jpg") == 200
 
 
+# ------------------------------------------------------------------------- the tissue and scores of the right slide
+
+
+def first_pictures(server: Server) -> dict[str, bytes]:
+    """A picture of each kind, by the address that the page asks for."""
+    paths = ("/dz/0/10/1_1.jpg", "/dz/0/8/0_0.jpg", "/api/slide/0/tile/8?model=0", "/api/atlas/5/0?model=0")
+    return {server.path(path): get(server, path) for path in paths}
+
+
+def test_no_start_answers_at_the_addresses_of_an_earlier_one(home: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(home / "slides", tmp_path / "slides"))
+    (other / "two.svs").rename(other / "kept.svs")
+    (other / "one.svs").rename(other / "two.svs")
+    (other / "kept.svs").rename(other / "one.svs")
+    with running(Library([home / "sc"], home / "slides")) as server:
+        before, port = first_pictures(server), server.port
+    with running(Library([home / "sc"], other), port) as server:
+        after = first_pictures(server)
+        for path in before:
+            connection = HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.request("GET", path, headers={"Cookie": server.cookie})
+            assert connection.getresponse().status == 401
+            connection.close()
+    assert not before.keys() & after.keys()
+    assert not set(before.values()) & set(after.values())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/static/app.js", "/api/slides", "/api/slide/0", "/api/slide/0/scores?kind=attention", "/api/slide/0/truth",
+        "/api/slide/0/layer.geojson?kind=attention", "/api/slide/0/code/7", "/api/slide/0/tile/8", "/api/atlas/5",
+        "/api/atlas/5/0", "/dz/0/10/0_0.jpg", "/nothing", "/?token={token}",
+    ],
+)  # fmt: skip
+def test_no_answer_is_kept_by_a_browser(server: Server, path: str) -> None:
+    assert ask(server, path.format(token=server.token))[0].headers["cache-control"] == "no-store"
+
+
+def test_a_slide_that_is_replaced_while_the_viewer_runs_is_shown_as_it_is_now(home: Path, tmp_path: Path) -> None:
+    slides = Path(shutil.copytree(home / "slides", tmp_path / "slides"))
+    with running(Library([home / "sc"], slides)) as server:
+        paths = ("/dz/0/10/1_1.jpg", "/api/slide/0/tile/8")
+        before = [get(server, path) for path in paths]
+        other = [get(server, path) for path in ("/dz/1/10/1_1.jpg", "/api/slide/1/tile/8")]
+        os.replace(slides / "two.svs", slides / "one.svs")
+        assert [get(server, path) for path in paths] == other != before
+
+
+def test_scores_and_atlas_that_are_made_again_while_the_viewer_runs_are_not_mixed_with_the_old(
+    home: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(home / "sc", tmp_path / "sc"))
+    with running(Library([model], home / "slides")) as server:
+        assert status(server, "/api/atlas/5/0") == status(server, "/api/slide/0") == 200
+        page = json.loads((model / "maps" / "maps.json").read_text())
+        (model / "maps" / "maps.json").write_text(json.dumps({**page, "made": "again"}))
+        for path in ("/api/slide/1", "/api/slide/1/scores?kind=attention", "/api/slide/1/tile/8", "/api/atlas/5/0"):
+            answer, words = ask(server, path)
+            assert answer.status == 422
+            assert b"has changed since the viewer was started" in words
+
+
+def test_scores_of_another_slide_are_not_shown(home: Path, tmp_path: Path) -> None:
+    slides = Path(shutil.copytree(home / "slides", tmp_path / "slides"))
+    Image.new("RGB", (900, 1000)).save(slides / "two.png")
+    (slides / "two.svs").unlink()
+    model = Path(shutil.copytree(home / "sc", tmp_path / "sc"))
+    shutil.copy(model / "maps" / "scores" / "two.npz", model / "maps" / "scores" / "one.npz")
+    with running(Library([model], slides)) as server:
+        for slide, words in (
+            (0, b"are of 'two'"),
+            (1, b"900 x 1000 pixels, but its tiles are from a slide of 1000 x 1000"),
+        ):
+            for path in (
+                f"/api/slide/{slide}",
+                f"/api/slide/{slide}/scores?kind=attention",
+                f"/api/slide/{slide}/tile/0",
+            ):
+                answer, said = ask(server, path)
+                assert answer.status == 422
+                assert words in said
+
+
+def test_another_slide_of_the_same_size_and_name_has_no_scores(home: Path, tmp_path: Path) -> None:
+    model, page = (
+        Path(shutil.copytree(home / "sc", tmp_path / "sc")),
+        json.loads((home / "sc/maps/maps.json").read_text()),
+    )
+    for id in ("one", "two"):
+        digest = page["slides"][id]["slide_digest"] = slide_digest(home / "slides" / f"{id}.svs")
+        write_scores(replace(scored(id, sparse=True), slide_digest=digest), model / "maps")
+    (model / "maps" / "maps.json").write_text(json.dumps(page))
+    slides = Path(shutil.copytree(home / "slides", tmp_path / "slides"))
+    with running(Library([model], slides)) as server:
+        assert status(server, "/api/slide/0/scores?kind=attention") == 200
+        shutil.copy(home / "slides" / "two.svs", slides / "one.svs")  # another patient, while the viewer runs
+        answer, words = ask(server, "/api/slide/0/scores?kind=attention")
+        assert answer.status == 422
+        assert b"is not the file that the bag of 'one' was encoded from" in words
+        one, two = json.loads(get(server, "/api/slides"))["slides"]
+        assert one["models"] == [None]
+        assert two["models"][0]["predicted"]
+
+
+def test_a_tile_of_an_atlas_has_any_size_and_takes_no_more_memory_or_time(home: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(home / "sc", tmp_path / "sc"))
+    sides = [1e7, 1e300, float("nan"), float("inf"), -1, 0, "x", None, [], {}]
+    write_atlas(model, [{"atom": 0, "tiles": [{"slide": "one", "x": 0, "y": 0, "side": side} for side in sides]}])
+    with running(Library([model], home / "slides")) as server:
+        for number, side in enumerate(sides):
+            good = side in (1e7, 1e300)
+            answer, words = ask(server, f"/api/atlas/0/{number}")
+            assert answer.status == (200 if good else 422), (side, words)
+            assert good or b"scmil atlas" in words or b"Make it again" in words
+
+
+# ------------------------------------------------------------------------------------------- threads, and a clean stop
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_annotations_that_never_end_delay_no_picture_and_the_server_stops(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "COMMAND", (sys.executable, "-S", "-c", "import time; time.sleep(300)"))
+    with running(Library([home / "sc"], home / "slides")) as server:
+        asking = [Thread(target=suppressed, args=(server, f"/api/slide/{slide}/truth")) for slide in (0, 1, 0, 1)]
+        for one in asking:
+            one.start()
+        running_now = server._answers.outlines._running
+        wait_until(lambda: len(running_now) == READERS_OF_OUTLINES)
+        processes = list(running_now)
+        assert status(server, "/dz/0/10/0_0.jpg") == 200
+        start = time.monotonic()
+    assert time.monotonic() < start + 10
+    for one in asking:
+        one.join(10)
+    assert all(process.poll() is not None for process in processes)
+
+
+def suppressed(server: Server, path: str) -> None:
+    with suppress(OSError, HTTPException):
+        ask(server, path)
+
+
+BUSY = """
+import sys, time
+from scmil.cli import app
+from scmil.viewer import answers
+answers.cut = lambda *_: time.sleep(300)
+app(["view", sys.argv[1], sys.argv[2], "--no-open"])
+"""
+
+
+def test_an_interrupt_ends_the_viewer_although_all_its_threads_are_at_work(home: Path) -> None:
+    command = [sys.executable, "-c", BUSY, str(home / "sc"), str(home / "slides")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = urlsplit(process.stdout.readline())
+        prefix, cookie = address.path, f"scmil={address.query.strip().removeprefix('token=')}"
+        sockets = []
+        for x in range(4):
+            one = HTTPConnection("127.0.0.1", address.port or 0)
+            one.request("GET", f"{prefix}dz/0/10/{x}_0.jpg", headers={"Cookie": cookie})
+            sockets.append(one)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=15)
+        finally:
+            process.kill()
+        assert (process.returncode, said) == (130, "")
+        for one in sockets:
+            one.close()
+
+
+def test_threads_that_are_stopped_do_not_begin_what_waits() -> None:
+    workers, begun, go = Workers(1, "test"), Event(), Event()
+    first = workers.submit(lambda: begun.set() or go.wait(20))
+    second = workers.submit(int)
+    assert begun.wait(20)
+    assert not workers.stop(0.05)
+    assert second.cancelled()
+    go.set()
+    assert first.result(20)
+    with pytest.raises(ZeroDivisionError):
+        Workers(1, "test").submit(lambda: 1 // 0).result(20)
+
+
 # ----------------------------------------------------------------------------------------------------- who is let in
 
 
 def test_the_secret_becomes_a_cookie_that_no_script_reads(server: Server) -> None:
-    answer, _ = ask(server, f"/?token={server.token}", Cookie="")
-    assert (answer.status, answer.headers["location"]) == (303, "/")
+    answer, page = ask(server, f"/?token={server.token}", Cookie="")
+    assert answer.status == 200
+    assert b'content="0; url=./"' in page  # a redirection from a file, another site, would come without the cookie
     cookie = answer.headers["set-cookie"]
+    assert f"Path=/{server.prefix}/" in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
     assert status(server, "/", Cookie=cookie.partition(";")[0]) == 200
@@ -200,9 +409,59 @@ def test_the_secret_becomes_a_cookie_that_no_script_reads(server: Server) -> Non
 @pytest.mark.parametrize("path", ["/", "/api/slides", "/static/app.js", "/dz/0/10/0_0.jpg", "/nothing"])
 def test_without_the_secret_there_is_nothing(server: Server, path: str) -> None:
     assert status(server, path, Cookie="") == 401
-    assert status(server, path, Cookie=f"scmil_{server.port}=guess") == 401
+    assert status(server, path, Cookie="scmil=guess") == 401
     assert status(server, f"{path}?token=guess", Cookie="") == 401
     assert status(server, path, Cookie=f"other={server.token}") == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/{other}/", "/{other}/api/slides", "/{prefix}", "//{prefix}/", "/api/slides"])
+def test_without_the_prefix_there_is_nothing(server: Server, path: str) -> None:
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    path = path.format(prefix=server.prefix, other="x" * len(server.prefix))
+    for query in ("", f"?token={server.token}"):
+        connection.request("GET", path + query, headers={"Cookie": server.cookie})
+        answer = connection.getresponse()
+        assert answer.status == 401
+        answer.read()
+    connection.close()
+
+
+def test_many_silent_connections_keep_nobody_out(server: Server) -> None:
+    silent = []
+    for _ in range(300):
+        one = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        one.sendall(b"GET / HTTP/1.1\r\n")  # and the rest never comes
+        silent.append(one)
+    try:
+        for _ in range(5):
+            assert status(server, "/dz/0/10/0_0.jpg") == 200
+        assert len(server._server.server_state.connections) <= connections.MOST_WAITING
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_a_connection_without_the_secret_is_closed_in_time_and_one_with_it_stays(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = connections.protocol
+    monkeypatch.setattr(connections, "protocol", lambda: protocol(seconds=0.3))
+    with running(Library([home / "sc"])) as server:
+        known = HTTPConnection("127.0.0.1", server.port, timeout=20)
+        silent, slow = (socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(2))
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: x")
+        for _ in range(2):
+            known.request("GET", server.path("/api/slides"), headers={"Cookie": server.cookie})
+            known.sock.settimeout(20)
+            assert known.getresponse().read()
+            first = known.sock
+            time.sleep(0.6)
+        assert known.sock is first  # the same connection all the time
+        for one in (silent, slow):
+            with suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+            one.close()
+        known.close()
 
 
 @pytest.mark.parametrize(
@@ -264,7 +523,7 @@ def test_what_is_no_number_or_no_score_is_refused_in_words(server: Server) -> No
 
 @pytest.mark.parametrize("path", ["/", "/api/slides", "/dz/0/10/0_0.jpg", "/nothing", "/?token=guess"])
 def test_every_answer_carries_the_strict_headers(server: Server, path: str) -> None:
-    headers = ask(server, path, Cookie="" if "guess" in path else f"scmil_{server.port}={server.token}")[0].headers
+    headers = ask(server, path, Cookie="" if "guess" in path else server.cookie)[0].headers
     policy = headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:")
     assert "frame-ancestors 'none'" in policy
@@ -314,7 +573,7 @@ def test_links_out_of_the_folder_are_not_followed(home: Path, tmp_path: Path) ->
     library = Library([home / "sc"], tmp_path / "slides")
     assert [path.name for path in library.left_out] == ["one.svs"]
     assert library.slides[0].path is None
-    assert library.truth(1) == []
+    assert library.annotation(1) is None
 
 
 def test_an_atlas_leads_to_no_file_elsewhere(home: Path, tmp_path: Path) -> None:
@@ -392,8 +651,6 @@ def test_what_two_ask_for_at_once_is_cut_once() -> None:
 
     def make() -> bytes:
         made.append(1)
-        import time
-
         time.sleep(0.2)
         return b"tile"
 
@@ -442,26 +699,97 @@ def test_a_slide_that_does_not_say_its_microns_is_shown_without_them(home: Path,
         )
 
 
+# --------------------------------------------------------------------------------------------------------- the browser
+
+
+def test_the_browser_is_given_a_private_file_and_not_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    seen, arrived = Event(), Event()
+
+    def open_page(address: str) -> bool:
+        given.append(address)
+        seen.set()
+        return True
+
+    monkeypatch.setattr("webbrowser.open", open_page)
+    with open_browser("http://127.0.0.1:1/prefix/?token=secret&x", arrived, pytest.fail):
+        assert seen.wait(20)
+        file = Path(given[0].removeprefix("file://"))
+        assert "secret" not in given[0]
+        assert "http://127.0.0.1:1/prefix/?token=secret&amp;x" in file.read_text()
+        if os.name == "posix":
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        arrived.set()
+        wait_until(lambda: not file.parent.exists())
+
+
+def test_the_private_file_goes_with_the_server_if_nobody_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    failed: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: given.append(address))
+    with open_browser("http://127.0.0.1:1/", Event(), failed.append):
+        wait_until(lambda: bool(failed))
+        assert Path(given[0].removeprefix("file://")).is_file()
+    assert failed == ["no browser was found"]
+    assert not Path(given[0].removeprefix("file://")).parent.exists()
+
+
+def test_a_browser_that_returns_only_when_it_is_closed_is_served(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As lynx does: it is run in this terminal, and asks for the page before it returns."""
+    got: list[int] = []
+    addresses: list[str] = []
+
+    def open_page(_: str) -> bool:
+        address = urlsplit(addresses[0])
+        connection = HTTPConnection("127.0.0.1", address.port or 0, timeout=10)
+        connection.request("GET", f"{address.path}?{address.query}")
+        got.append(connection.getresponse().status)
+        connection.close()
+        wait_until(lambda: len(servers) == 1)
+        servers[0].stop()
+        Event().wait(1)
+        return True
+
+    servers: list[Server] = []
+    run = Server.run
+    monkeypatch.setattr(Server, "run", lambda self: servers.append(self) or run(self))
+    monkeypatch.setattr("webbrowser.open", open_page)
+    thread = Thread(target=serve, args=(Library([home / "sc"]), 0, addresses.append, pytest.fail))
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert got == [200]
+    assert servers[0].arrived.is_set()
+
+
 # --------------------------------------------------------------------------------------------------------- the command
 
 
 def test_the_command_tells_the_address_and_serves(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[tuple[list[str], str]] = []
-    opened: list[str] = []
+    opened: list[bytes] = []
+    read = Event()
 
     def run(self: Server) -> None:
         served.append((self._answers.library.names, self.address))
         self._socket.close()
+        read.wait(10)
+
+    def open_page(address: str) -> bool:
+        opened.append(Path(address.removeprefix("file://")).read_bytes())
+        read.set()
+        return True
 
     monkeypatch.setattr(Server, "run", run)
-    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("webbrowser.open", open_page)
     words = ["view", str(home / "sc"), str(home / "slides"), "--with", str(home / "plain")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     [(names, address)] = served
     assert names == ["sc", "plain"]
     assert address in result.output
-    assert opened == [address]
+    assert b"%s" % address.encode() in opened[0]
     CliRunner().invoke(app, [*words, "--no-open"])
     assert len(opened) == 1
 

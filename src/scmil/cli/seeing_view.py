@@ -51,7 +51,7 @@ def view(
             "Give the folder that they lead to.",
             err=True,
         )
-    serve(library, port, lambda address: _tell(address, open_browser))
+    serve(library, port, _tell, _no_browser if open_browser else None)
 
 
 def _models(model: Path, other: Path | None) -> list[Path]:
@@ -81,9 +81,9 @@ def _score(model: Path, bags: Path, labels: Path | None, device: str) -> None:
         typer.echo(f"failed: {id}: {cause}", err=True)
 
 
-def _tell(address: str, open_browser: bool) -> None:
-    import webbrowser
-
+def _tell(address: str) -> None:
     typer.echo(f"{address}\nOnly this computer can open it. Stop it with Ctrl+C.")
-    if open_browser:
-        webbrowser.open(address)
+
+
+def _no_browser(reason: str) -> None:
+    typer.echo(f"The browser was not opened: {reason}. Open the address yourself.", err=True)

@@ -59,14 +59,19 @@ def slide_ground(
     """The slide, after a look whether it is the one that the tiles came from."""
     with open_slide(path) as slide:
         check_slide(slide, digest)
-        met, reach = f"{path.name} has {slide.size[0]} x {slide.size[1]} pixels", _reach(xy, side)
-        if size is not None and size != slide.size:
-            raise DataError(
-                f"{met}, but its tiles are from a slide of {size[0]} x {size[1]}. Encode this one, or find that."
-            )
-        if reach[0] > slide.size[0] + 1 or reach[1] > slide.size[1] + 1:
-            raise DataError(f"{met}, but its tiles reach to {reach[0]}, {reach[1]}. Is it the slide that was encoded?")
+        check_extent(slide, xy, side, size)
         return Ground(slide.thumbnail(longest_px), slide.size, slide.size, slide.known_mpp or mpp, is_slide=True)
+
+
+def check_extent(slide: Slide, xy: NDArray[Any], side: float, size: Size | None) -> None:
+    """Raise DataError if tiles, which say that their slide has `size`, cannot be of this slide."""
+    met, reach = f"{slide.path.name} has {slide.size[0]} x {slide.size[1]} pixels", _reach(xy, side)
+    if size is not None and size != slide.size:
+        raise DataError(
+            f"{met}, but its tiles are from a slide of {size[0]} x {size[1]}. Encode this one, or find that."
+        )
+    if reach[0] > slide.size[0] + 1 or reach[1] > slide.size[1] + 1:
+        raise DataError(f"{met}, but its tiles reach to {reach[0]}, {reach[1]}. Is it the slide that was encoded?")
 
 
 def _reach(xy: NDArray[Any], side: float) -> Size:

@@ -13,9 +13,9 @@ from typing import Any
 from scmil.errors import SlideError
 from scmil.fingerprint import sampled_digest
 from scmil.slides.find import first_of_series
-from scmil.slides.readers import Damaged, Pixels, Reader, Size, open_reader
+from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Pixels, Reader, Size, open_reader
 from scmil.slides.resolution import resolve
-from scmil.slides.window import read_window
+from scmil.slides.window import TooLarge, read_window
 
 SCANNER_WORDS = ("scanner", "scanscope", "make", "model", "manufacturer", "device", "software", "date")
 
@@ -68,6 +68,7 @@ class Slide:
                 f"slide {self.id!r}: {width} x {height} px of {mpp} mpp at {x:g}, {y:g} cannot be read. "
                 "Sizes and mpp must be positive, the place finite."
             )
+        self._check_size(width, height)
         factor = mpp / self.mpp
         with self._damage_at(x, y):
             return read_window(self._reader, (x, y, x + width * factor, y + height * factor), (width, height))
@@ -76,6 +77,7 @@ class Slide:
         """The pixels of a level as they are in the file; (x, y) are pixels of that level."""
         if not 0 <= level < len(self.level_sizes):
             raise SlideError(f"slide {self.id!r} has no level {level}: it has {len(self.level_sizes)}, counted from 0.")
+        self._check_size(*size)
         by = self.level_downsamples[level]
         with self._damage_at(xy[0] * by, xy[1] * by):
             return self._reader.region(level, (int(xy[0]), int(xy[1])), (int(size[0]), int(size[1])))
@@ -86,8 +88,16 @@ class Slide:
             raise SlideError(f"longest_px = {longest_px}: a thumbnail has at least 1 px.")
         factor = max(max(self.size) / longest_px, 1.0)
         size = max(round(self.size[0] / factor), 1), max(round(self.size[1] / factor), 1)
+        self._check_size(*size)
         with self._damage_at(0, 0):
             return read_window(self._reader, (0, 0, *self.size), size)
+
+    def _check_size(self, width: int, height: int) -> None:
+        if width * height > MOST_PX_AT_ONCE:
+            raise SlideError(
+                f"slide {self.id!r}: {width} x {height} px are asked for, and {MOST_PX_AT_ONCE} px is the most at once. "
+                "Read it in parts, or at a coarser resolution."
+            )
 
     @contextmanager
     def _damage_at(self, x: float, y: float) -> Iterator[None]:
@@ -96,6 +106,12 @@ class Slide:
         except Damaged as error:
             what = f"the file is damaged or truncated at {x:.0f}, {y:.0f}: {error}"
             raise SlideError(f"{self.path}: {what}. Copy it again.") from error
+        except TooLarge as error:
+            levels = " x ".join(map(str, self.level_sizes[-1]))
+            raise SlideError(
+                f"{self.path}: {error}. Its smallest level has {levels} px: convert it to a pyramid, "
+                "vips tiffsave in.tif out.tif --tile --pyramid"
+            ) from error
 
     def close(self) -> None:
         """Let go of the file."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scmil.errors import DataError
+from scmil.slides.apart import Outlines
 from scmil.slides.heatmap import COLOURS
 from scmil.viewer.library import Library
-from scmil.viewer.pixels import TILE_PX, Cache, OpenSlides, as_jpeg, cut, depth, picture
+from scmil.viewer.pixels import TILE_PX, Cache, OpenSlides, as_jpeg, cut, depth, identity, picture
 
 JPEG, PNG = "image/jpeg", "image/png"
 BLANK = np.full((TILE_PX, TILE_PX, 3), 235, np.uint8)
@@ -20,7 +23,7 @@ class Answers:
     """All answers of the viewer, as plain functions of numbers."""
 
     def __init__(self, library: Library) -> None:
-        self.library, self.cache, self.open = library, Cache(), OpenSlides()
+        self.library, self.cache, self.open, self.outlines = library, Cache(), OpenSlides(), Outlines()
 
     def slides(self) -> dict[str, Any]:
         """The list, and the colours of the scale."""
@@ -43,7 +46,7 @@ class Answers:
         shown = self.library.slides[slide]
         if shown.path is None:
             return self.cache.get("blank", lambda: as_jpeg(BLANK))
-        return self.cache.get(("pyramid", slide, level, column, row), lambda: self._cut(slide, cut, level, column, row))
+        return self._cut(slide, cut, level, column, row)
 
     def tile(self, slide: int, model: int, tile: int) -> bytes:
         """The picture of one tile of a model."""
@@ -61,20 +64,40 @@ class Answers:
         slide = self.library.index(str(found["slide"]))
         if slide is None:
             raise KeyError(found["slide"])
-        return self._picture(slide, (int(found["x"]), int(found["y"])), float(found["side"])), JPEG
+        try:
+            x, y, side = int(found["x"]), int(found["y"]), float(found["side"])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(
+                f"tile {number} of atom {atom} has no place in the atlas: {error}. Make it again."
+            ) from None
+        if not 0 < side < math.inf:
+            raise DataError(
+                f"tile {number} of atom {atom} has the side {side} in the atlas. Make it again: scmil atlas"
+            )
+        return self._picture(slide, (x, y), side), JPEG
 
     def _picture(self, slide: int, xy: tuple[int, int], side: float) -> bytes:
         if self.library.slides[slide].path is None:
             return self.cache.get("blank", lambda: as_jpeg(BLANK))
-        return self.cache.get(("picture", slide, xy, side), lambda: self._cut(slide, picture, xy, side))
+        return self._cut(slide, picture, xy, side)
 
     def _cut(self, slide: int, how: Callable[..., Any], *where: Any) -> bytes:
         path = self.library.slides[slide].path
         if path is None:
             raise KeyError(slide)
-        with self.open.use(path) as opened:
-            return as_jpeg(how(opened, *where))
+
+        def make() -> bytes:
+            with self.open.use(path) as opened:
+                return as_jpeg(how(opened, *where))
+
+        return self.cache.get((how.__name__, identity(path), *where), make)
+
+    def truth(self, slide: int) -> list[list[float]]:
+        """The outlines that people drew, holes included: x, y, x, y, …; read in a process of its own."""
+        path = self.library.annotation(slide)
+        return [] if path is None else self.outlines.read(path)
 
     def close(self) -> None:
-        """Let go of all slides."""
+        """Let go of all slides; nobody may be reading one."""
+        self.outlines.stop()
         self.open.close()

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs
 
+from scmil.viewer.connections import admit
+
 LONGEST_ADDRESS = 4096  # bytes of path and query together
 MOST_HEADERS = 16 * 2**10  # bytes
 POLICY = (
@@ -14,6 +16,7 @@ POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 HEADERS = {
+    "Cache-Control": "no-store",  # tissue of a patient stays in no browser, and is shown under no other name
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -21,6 +24,14 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+COOKIE = "scmil"
+# The browser may come from a file, which is another site: to a redirection it would not send the cookie that it was given.
+# It sends it when a page of this site, which this is, leads on.
+ARRIVED = b"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>scmil view</title><link rel="icon" href="data:,">
+<meta http-equiv="refresh" content="0; url=./"></head>
+<body><p><a href="./">scmil view</a></p></body></html>
+"""
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
@@ -28,13 +39,16 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 class Guard:
     """A gate in front of an application: each request passes all checks, and every answer carries the strict headers.
 
-    The secret comes once in the address; a cookie that no script and no other site can use takes its place.
+    All addresses begin with a prefix that is drawn at each start, so that no browser takes an answer of an earlier start
+    for one of this. The secret comes once in the address; a cookie that no script and no other site can use takes its place.
+    Cookies go to every port of a host: this one only to addresses with the prefix, which other servers do not know.
     """
 
-    def __init__(self, app: App, port: int, token: str) -> None:
-        self.app, self.token = app, token
+    def __init__(
+        self, app: App, port: int, prefix: str, token: str, arrived: Callable[[], None] = lambda: None
+    ) -> None:
+        self.app, self.prefix, self.token, self.arrived = app, prefix, token, arrived
         self.hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self.cookie = f"scmil_{port}"  # browsers do not tell ports apart, so that two viewers would share one
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Answer a request, or refuse it."""
@@ -49,12 +63,16 @@ class Guard:
             await send(message)
 
         if refusal := self.refusal(scope, headers):
-            await answer(sealed, *refusal)
-        elif self._comes_with_token(scope) and scope["path"] == "/":
-            cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-            await answer(sealed, 303, "", {"location": "/", "set-cookie": cookie, "cache-control": "no-store"})
+            await answer(sealed, refusal[0], refusal[1].encode())
+            return
+        admit(scope)
+        path = scope["path"].removeprefix(f"/{self.prefix}")
+        if self._comes_with_token(scope) and path == "/":
+            cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/{self.prefix}/"
+            await answer(sealed, 200, ARRIVED, {"content-type": "text/html; charset=utf-8", "set-cookie": cookie})
+            self.arrived()
         else:
-            await self.app(scope, receive, sealed)
+            await self.app({**scope, "path": path}, receive, sealed)
 
     def refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Why a request is refused; None if it is not."""
@@ -72,20 +90,26 @@ class Guard:
             return 403, "another page has asked for this."
         if scope["method"] != "GET":
             return 405, "there is nothing to change here, only to GET."
-        if not (self._comes_with_token(scope) or self._comes_with_cookie(headers)):
+        if not (self._comes_with_prefix(scope) and (self._comes_with_token(scope) or self._comes_with_cookie(headers))):
             return 401, "open the address that scmil view has printed: it has a secret in it."
         return None
 
+    def _comes_with_prefix(self, scope: Scope) -> bool:
+        first, slash, _ = scope["path"].removeprefix("/").partition("/")
+        return bool(slash) and _same(first, self.prefix)
+
     def _comes_with_token(self, scope: Scope) -> bool:
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        return self._is_token(given)
+        return _same(given, self.token)
 
     def _comes_with_cookie(self, headers: dict[str, str]) -> bool:
         pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
-        return any(name == self.cookie and self._is_token(value) for name, _, value in pairs)
+        return any(name == COOKIE and _same(value, self.token) for name, _, value in pairs)
 
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+
+def _same(given: str, secret: str) -> bool:
+    """Whether a secret is right, in a time that does not say how much of it is."""
+    return secrets.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
 def _from_elsewhere(headers: dict[str, str]) -> bool:
@@ -94,11 +118,10 @@ def _from_elsewhere(headers: dict[str, str]) -> bool:
     return not here and headers.get("sec-fetch-mode") != "navigate"
 
 
-async def answer(send: Any, status: int, words: str, headers: dict[str, str] | None = None) -> None:
-    """Send a short plain answer."""
+async def answer(send: Any, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    """Send a short answer, and close the connection."""
     all_headers = {"content-type": "text/plain; charset=utf-8", "connection": "close", **(headers or {})}
     raw = [(name.encode(), value.encode()) for name, value in all_headers.items()]
-    body = words.encode()
     raw.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from scmil.errors import DataError
+from scmil.errors import DataError, SlideError
 from scmil.files import unquoted
+from scmil.fingerprint import stat_of
 from scmil.labels import slide_id
 from scmil.scores import PAGE, Scores, ScoreSet, open_scores
-from scmil.slides import find_slides
+from scmil.slides import find_slides, open_slide, slide_digest, slide_files
+from scmil.slides.ground import check_extent, check_slide
 
 PICTURES = (".jpg", ".jpeg", ".png")
 MOST_IN_MEMORY = 8  # slides' scores
@@ -45,15 +47,34 @@ class Library:
         found, self.left_out = _slide_files(Path(slides)) if slides else ({}, [])
         given = [annotations, slides if slides and Path(slides).is_dir() else None]
         self._annotations = [Path(folder).resolve() for folder in given if folder is not None]
+        self._states = [_states(scores.folder) for scores in self.models]
         self._atlases = [_atlas(scores.folder / "atlas" / "atlas.json") for scores in self.models]
         self._labels = [_true_labels(folder / "predictions.csv") for folder in self.folders]
         ids = {slide_id(id): id for scores in self.models for id in scores}
         named = {**{key: found[key].stem for key in found}, **ids}
         self.slides = [Shown(named[key], found.get(key)) for key in sorted(named)]
-        self.scores = lru_cache(MOST_IN_MEMORY)(self._read)
+        self._kept = lru_cache(MOST_IN_MEMORY)(self._read)
 
-    def _read(self, model: int, slide: int) -> Scores:
-        return self.models[model][self.slides[slide].id]
+    def scores(self, model: int, slide: int) -> Scores:
+        """The scores of a model for a slide; a slide that a model has not scored is a KeyError.
+
+        Every score that is shown passes here. It is checked that it is of the slide that is shown, again if either changes.
+        """
+        self._check_unchanged(model)
+        path = self.slides[slide].path
+        return self._kept(model, slide, () if path is None else stat_of(slide_files(path)))
+
+    def _read(self, model: int, slide: int, times: tuple[int, ...]) -> Scores:
+        scores = self.models[model][self.slides[slide].id]
+        check_same_slide(scores, self.slides[slide])
+        return scores
+
+    def _check_unchanged(self, model: int) -> None:
+        """Raise DataError if the model was scored again, or its atlas made again, since this library was opened."""
+        if _states(self.models[model].folder) != self._states[model]:
+            raise DataError(
+                f"{self.models[model].folder} has changed since the viewer was started. Stop it, and start it again."
+            )
 
     def index(self, id: str) -> int | None:
         """The place of a slide in the list."""
@@ -70,15 +91,18 @@ class Library:
         return {"models": models, "slides": [self._line(shown) for shown in self.slides]}
 
     def _line(self, shown: Shown) -> dict[str, Any]:
-        said = [self._said(model, shown.id) for model in range(len(self.models))]
+        said = [self._said(model, shown) for model in range(len(self.models))]
         label = next((one["label"] for one in said if one and one["label"] is not None), None)
         return {"id": shown.id, "picture": shown.path is not None, "label": label, "models": said}
 
-    def _said(self, model: int, id: str) -> dict[str, Any] | None:
-        """The prediction of a model for a slide, whether it is right, and the part that the slide had in its training."""
-        page = self.models[model].page
+    def _said(self, model: int, shown: Shown) -> dict[str, Any] | None:
+        """The prediction of a model for a slide, whether it is right, and the part that the slide had in its training.
+
+        There is none for a slide that is another file than the one that was encoded.
+        """
+        page, id = self.models[model].page, shown.id
         line = page["slides"].get(id)
-        if line is None:
+        if line is None or not _is_file_of(line.get("slide_digest"), shown.path):
             return None
         classes, predicted = page["classes"], line["predicted"]
         label = self._labels[model].get(id) if line["label"] is None else classes[line["label"]]
@@ -131,21 +155,22 @@ class Library:
             "of": scores.codes.atoms if scores.codes else 0,
         }
 
-    def truth(self, slide: int) -> list[list[float]]:
-        """The outlines that people drew, holes included, from `<slide>.xml` (ASAP) or `<slide>.geojson`: x, y, x, y, …"""
-        from scmil.slides.lesions import find_annotation, read_outlines
+    def annotation(self, slide: int) -> Path | None:
+        """The file with what people drew: `<slide>.xml` (ASAP) or `<slide>.geojson`; None if there is none in the folders."""
+        from scmil.slides.lesions import find_annotation
 
         shown = self.slides[slide]
         beside = [shown.path.parent] if shown.path else []
         path = find_annotation(shown.id, *self._annotations, *beside)
         if path is None or not any(path.resolve().is_relative_to(root) for root in self._annotations):
-            return []
-        return [np.round(ring, 1).ravel().tolist() for ring in read_outlines(path.resolve())]
+            return None
+        return path.resolve()
 
     # ------------------------------------------------------------------------------------------------------ the atlas
 
     def atom(self, model: int, atom: int) -> dict[str, Any]:
         """The row of an atom in the atlas; without pictures if there is no atlas, or it does not have this atom."""
+        self._check_unchanged(model)
         row = self._atlases[model].get(atom, {})
         tiles = [tile for tile in row.get("tiles", ()) if isinstance(tile, dict)]
         kept = {key: row.get(key) for key in ("sentence", "used")}
@@ -153,11 +178,39 @@ class Library:
 
     def atom_picture(self, model: int, atom: int, number: int) -> Path | dict[str, Any]:
         """A picture of the atlas: its file, or the tile that it is of."""
+        self._check_unchanged(model)
         tile = dict(self._atlases[model][atom]["tiles"][number])
         folder = (self.models[model].folder / "atlas").resolve()
         path = (folder / str(tile.get("file") or "")).resolve()
         good = path.is_relative_to(folder) and path.suffix.lower() in PICTURES and path.is_file()
         return path if good else tile
+
+
+def check_same_slide(scores: Scores, shown: Shown) -> None:
+    """Raise DataError if scores are not of the slide that is shown under their name."""
+    if scores.id != shown.id:
+        raise DataError(f"the scores under the name {shown.id!r} are of {scores.id!r}. Score it again: scmil heatmap")
+    if shown.path is not None:
+        with open_slide(shown.path) as slide:
+            check_slide(slide, scores.slide_digest)
+            check_extent(slide, scores.xy, scores.side, scores.slide_size)
+
+
+def _is_file_of(digest: str | None, path: Path | None) -> bool:
+    """Whether a slide is the file with this digest, as far as both are known."""
+    if digest is None or path is None:
+        return True
+    try:
+        return slide_digest(path) == digest
+    except SlideError:
+        return False
+
+
+def _states(folder: Path) -> list[tuple[int, int] | None]:
+    """Size and time of change of the files that say what is in a folder of scores, and in its atlas."""
+    paths = folder / PAGE, folder / "atlas" / "atlas.json"
+    states = [path.stat() if path.is_file() else None for path in paths]
+    return [(state.st_size, state.st_mtime_ns) if state else None for state in states]
 
 
 def _different(names: list[str]) -> list[str]:
@@ -192,7 +245,7 @@ def _atlas(path: Path) -> dict[int, dict[str, Any]]:
         return {int(row["atom"]): row for row in rows if isinstance(row, dict) and "atom" in row}
     except FileNotFoundError:
         return {}
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged, or no atlas ({error}). Delete it, and make it again: scmil atlas"
         ) from None

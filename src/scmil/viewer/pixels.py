@@ -111,13 +111,22 @@ class Cache:
             self.bytes -= len(dropped)
 
 
+Identity = tuple[Path, int, int, int]
+
+
+def identity(path: Path) -> Identity:
+    """What changes when another file is put in the place of a slide: inode, size and time of change."""
+    state = path.stat()
+    return path, state.st_ino, state.st_size, state.st_mtime_ns
+
+
 class OpenSlides:
     """Slides that stay open while they are looked at; the one longest unused is closed when there are too many."""
 
     def __init__(self, most: int = MOST_OPEN) -> None:
         self.most = most
-        self._open: OrderedDict[Path, Slide] = OrderedDict()
-        self._users: dict[Path, int] = {}
+        self._open: OrderedDict[Identity, Slide] = OrderedDict()
+        self._users: dict[Identity, int] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -126,21 +135,22 @@ class OpenSlides:
     @contextmanager
     def use(self, path: Path, mpp: float | None = None) -> Iterator[Slide]:
         """An open slide; many may use it at once. `mpp` is for files that do not say it."""
+        file = identity(path)
         with self._lock:
-            slide = self._open.pop(path, None) or _opened(path, mpp)
-            self._open[path] = slide
-            self._users[path] = self._users.get(path, 0) + 1
+            slide = self._open.pop(file, None) or _opened(path, mpp)
+            self._open[file] = slide
+            self._users[file] = self._users.get(file, 0) + 1
         try:
             yield slide
         finally:
             with self._lock:
-                self._users[path] -= 1
+                self._users[file] -= 1
                 self._close_idle()
 
     def _close_idle(self) -> None:
-        for path in [path for path in self._open if not self._users[path]][: max(len(self._open) - self.most, 0)]:
-            self._open.pop(path).close()
-            del self._users[path]
+        for file in [file for file in self._open if not self._users[file]][: max(len(self._open) - self.most, 0)]:
+            self._open.pop(file).close()
+            del self._users[file]
 
     def close(self) -> None:
         """Let go of all files."""

@@ -8,18 +8,23 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 from scmil.errors import DataError, OptionError, OutputError, ScmilError
 from scmil.extras import need
+from scmil.viewer import connections
 from scmil.viewer.answers import JPEG, Answers
-from scmil.viewer.guard import MOST_HEADERS, Guard
+from scmil.viewer.browser import open_browser
+from scmil.viewer.guard import COOKIE, MOST_HEADERS, Guard
 from scmil.viewer.layer import layer_geojson
 from scmil.viewer.library import Library
+from scmil.viewer.workers import Workers
 
 TEXT = "text/plain; charset=utf-8"
 PAGES = {
@@ -28,8 +33,9 @@ PAGES = {
     ".css": "text/css; charset=utf-8",
 }
 PAGES[".txt"] = TEXT  # licences
-KEEP = {"cache-control": "private, max-age=3600"}  # a picture of a slide does not change while one looks at it
-FRESH = {"cache-control": "no-store"}
+OUTLINES = "/api/slide/{i:int}/truth"
+READERS_OF_OUTLINES = 2  # processes at once
+SECONDS_TO_END = 2.0  # for a thread that is at work when the server stops
 
 
 class Sent(NamedTuple):
@@ -37,7 +43,7 @@ class Sent(NamedTuple):
 
     content: bytes
     kind: str
-    headers: dict[str, str] = FRESH
+    headers: dict[str, str] = {}  # noqa: RUF012
 
 
 class Ask:
@@ -67,7 +73,7 @@ def addresses(answers: Answers) -> dict[str, Callable[[Ask], Any]]:
     def layer(ask: Ask) -> Sent:
         least = float(ask.words["least"]) if "least" in ask.words else None
         content = layer_geojson(library.scores(ask.model, ask.slide), ask.words["kind"], least)
-        return Sent(content, "application/geo+json", {**FRESH, "content-disposition": "attachment"})
+        return Sent(content, "application/geo+json", {"content-disposition": "attachment"})
 
     return {
         "/": lambda ask: static["index.html"],
@@ -75,16 +81,14 @@ def addresses(answers: Answers) -> dict[str, Callable[[Ask], Any]]:
         "/api/slides": lambda ask: answers.slides(),
         "/api/slide/{i:int}": lambda ask: answers.slide(ask.slide, ask.model),
         "/api/slide/{i:int}/scores": scores,
-        "/api/slide/{i:int}/truth": lambda ask: library.truth(ask.slide),
+        OUTLINES: lambda ask: answers.truth(ask.slide),
         "/api/slide/{i:int}/layer.geojson": layer,
         "/api/slide/{i:int}/code/{t:int}": lambda ask: library.code(ask.model, ask.slide, *ask.of("t")),
-        "/api/slide/{i:int}/tile/{t:int}": lambda ask: Sent(
-            answers.tile(ask.slide, ask.model, *ask.of("t")), JPEG, KEEP
-        ),
+        "/api/slide/{i:int}/tile/{t:int}": lambda ask: Sent(answers.tile(ask.slide, ask.model, *ask.of("t")), JPEG),
         "/api/atlas/{k:int}": lambda ask: library.atom(ask.model, *ask.of("k")),
-        "/api/atlas/{k:int}/{n:int}": lambda ask: Sent(*answers.atom_picture(ask.model, *ask.of("k", "n")), KEEP),
+        "/api/atlas/{k:int}/{n:int}": lambda ask: Sent(*answers.atom_picture(ask.model, *ask.of("k", "n"))),
         "/dz/{i:int}/{level:int}/{x:int}_{y:int}.jpg": lambda ask: Sent(
-            answers.pyramid(ask.slide, *ask.of("level", "x", "y")), JPEG, KEEP
+            answers.pyramid(ask.slide, *ask.of("level", "x", "y")), JPEG
         ),
     }
 
@@ -108,66 +112,113 @@ def answer(function: Callable[[Ask], Any], request: Any, library: Library) -> tu
     return 200, Sent(json.dumps(made, allow_nan=False).encode(), "application/json")
 
 
-def application(answers: Answers, workers: ThreadPoolExecutor, port: int, token: str) -> Guard:
-    """The web application, behind its guard."""
+def application(answers: Answers, workers: Executor, readers: Executor) -> Any:
+    """The web application. Outlines are read by threads of their own, so that a slow one delays no picture."""
     applications, routing = need("starlette.applications", "viewer"), need("starlette.routing", "viewer")
     response = need("starlette.responses", "viewer").Response
 
-    def endpoint(function: Callable[[Ask], Any]) -> Callable[[Any], Any]:
+    def endpoint(function: Callable[[Ask], Any], executor: Executor) -> Callable[[Any], Any]:
         async def respond(request: Any) -> Any:
             work = partial(answer, function, request, answers.library)
-            status, sent = await asyncio.get_running_loop().run_in_executor(workers, work)
+            try:
+                status, sent = await asyncio.get_running_loop().run_in_executor(executor, work)
+            except asyncio.CancelledError:  # by `Server._end_requests`
+                status, sent = 503, Sent(b"the viewer has been stopped.", TEXT)
             return response(sent.content, status, {**sent.headers, "content-type": sent.kind})
 
         return respond
 
-    routes = [routing.Route(path, endpoint(function)) for path, function in addresses(answers).items()]
-    return Guard(applications.Starlette(routes=routes), port, token)
+    routes = [
+        routing.Route(path, endpoint(function, readers if path == OUTLINES else workers))
+        for path, function in addresses(answers).items()
+    ]
+    return applications.Starlette(routes=routes)
 
 
 # ---------------------------------------------------------------------------------------------------------- the server
 
 
 class Server:
-    """A server on 127.0.0.1 that holds its port already; `address` has its secret, `run` serves until `stop`."""
+    """A server on 127.0.0.1 that holds its port already; `address` has its secret, `run` serves until `stop`.
+
+    `prefix`, with which all addresses begin, and `token` are drawn anew for each server. `arrived` is set when somebody has
+    come with the token.
+    """
 
     def __init__(self, library: Library, port: int = 0) -> None:
         uvicorn = need("uvicorn", "viewer")
         if not library.slides:
             raise DataError("there is no slide to show: no scores, and no slides. Give --bags, or a folder of slides.")
         self._socket = _held(port)
-        self.port, self.token = self._socket.getsockname()[1], secrets.token_urlsafe(24)
-        self.address = f"http://127.0.0.1:{self.port}/?token={self.token}"
+        self.port = self._socket.getsockname()[1]
+        self.prefix, self.token = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self.arrived = Event()
         # As many threads as processors: more would read at once, and each take longer.
-        self._workers = ThreadPoolExecutor(max(os.cpu_count() or 2, 2), thread_name_prefix="viewer")
+        self._workers = Workers(max(os.cpu_count() or 2, 2), "viewer")
+        self._readers = Workers(READERS_OF_OUTLINES, "outlines")
         self._answers = Answers(library)
+        app = application(self._answers, self._workers, self._readers)
         config = uvicorn.Config(
-            application(self._answers, self._workers, self.port, self.token), log_level="warning", access_log=False,
-            server_header=False, proxy_headers=False, lifespan="off", ws="none", http="h11", limit_concurrency=256,
-            h11_max_incomplete_event_size=MOST_HEADERS, timeout_graceful_shutdown=1,
+            Guard(app, self.port, self.prefix, self.token, self.arrived.set), log_level="warning", access_log=False,
+            server_header=False, proxy_headers=False, lifespan="off", ws="none", http=connections.protocol(),
+            limit_concurrency=256, backlog=connections.BACKLOG, h11_max_incomplete_event_size=MOST_HEADERS,
+            timeout_graceful_shutdown=1,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
+        self._shutdown, self._server.shutdown = self._server.shutdown, self._end_requests
+
+    @property
+    def address(self) -> str:
+        """Where the page is, with its secret."""
+        return f"http://127.0.0.1:{self.port}{self.path('/')}?token={self.token}"
+
+    @property
+    def cookie(self) -> str:
+        """What a browser sends instead of the token."""
+        return f"{COOKIE}={self.token}"
+
+    def path(self, path: str) -> str:
+        """Where something of the list of `addresses` is found on this server."""
+        return f"/{self.prefix}{path}"
 
     def run(self) -> None:
-        """Serve until stopped or interrupted."""
+        """Serve until stopped or interrupted; a thread that does not end in time is left to end with the program."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
-            self._workers.shutdown(wait=True, cancel_futures=True)
-            self._answers.close()
+            self._answers.outlines.stop()
+            self._readers.stop(SECONDS_TO_END)
+            if self._workers.stop(SECONDS_TO_END):
+                self._answers.close()
+
+    async def _end_requests(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer at once, when the server stops, what threads are still at work on."""
+        for task in list(self._server.server_state.tasks):
+            task.cancel()
+        await self._shutdown(sockets)
 
     def stop(self) -> None:
         """End `run`, which is in another thread."""
         self._server.should_exit = True
 
 
-def serve(library: Library, port: int = 0, ready: Callable[[str], None] | None = None) -> None:
-    """Serve a library on this computer until it is interrupted; `ready` is told the address, with its secret."""
+def serve(
+    library: Library,
+    port: int = 0,
+    ready: Callable[[str], None] | None = None,
+    no_browser: Callable[[str], None] | None = None,
+) -> None:
+    """Serve a library on this computer until it is interrupted.
+
+    `ready` is given the address, with its secret. With `no_browser` the page is opened in the browser, and `no_browser` is
+    given the reason if that fails.
+    """
     server = Server(library, port)
     if ready:
         ready(server.address)
-    server.run()
+    with open_browser(server.address, server.arrived, no_browser) if no_browser else nullcontext():
+        server.run()
 
 
 def _held(port: int) -> socket.socket:
@@ -179,5 +230,5 @@ def _held(port: int) -> socket.socket:
     except OSError as error:
         held.close()
         raise OutputError(f"port {port} cannot be had: {error.strerror}. Take another, or --port 0 for any.") from None
-    held.listen(128)
+    held.listen(connections.BACKLOG)
     return held

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import struct
 import sys
@@ -14,9 +15,9 @@ import numpy as np
 import pytest
 from slide_files import painted, ramp, write_dicom, write_svs, write_tiff
 
-from scmil.errors import MissingExtraError, SlideError
-from scmil.slides import open_slide
-from scmil.slides.readers import by_tifffile
+from scmil.errors import MissingExtraError, ScmilError, SlideError
+from scmil.slides import open_slide, readers
+from scmil.slides.readers import by_pillow, by_tifffile
 from scmil.slides.readers.by_tifffile import TiffReader
 
 pytest.importorskip("openslide", reason="the extra 'slides' is not installed")
@@ -408,3 +409,91 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingExtraError, match=rf"needs the module '{module}'.*pip install 'scmil\[slides\]'"):
             open_slide(tmp_path / "a.ome.tif")
+
+
+def test_a_small_picture_file_that_would_fill_the_memory_is_rejected_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(png_of(22_000, 22_000))
+    png = sys.modules["PIL.PngImagePlugin"].PngImageFile
+    monkeypatch.setattr(png, "load", lambda image: pytest.fail("memory was taken"))
+    with (
+        open_slide(tmp_path / "a.png", mpp=1.0) as slide,
+        pytest.raises(ScmilError, match=r"a\.png.*1452000000 in memory"),
+    ):
+        slide.thumbnail(10)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "I;16"])
+def test_colours_are_converted_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    if mode == "I;16":
+        Image.fromarray(RAMP[..., 0].astype(np.uint16) * 257).save(tmp_path / "a.png")
+    else:
+        Image.fromarray(RAMP).convert(mode).save(tmp_path / "a.png")
+    at_once = whole(tmp_path / "a.png")
+    largest = 0
+
+    def watched(image: Any) -> Any:
+        nonlocal largest
+        largest = max(largest, image.size[0] * image.size[1])
+        return rgb(image)
+
+    rgb = by_pillow._rgb
+    monkeypatch.setattr(by_pillow, "_rgb", watched)
+    monkeypatch.setattr(readers, "BAND_PX", 10 * SIZE[0])
+    np.testing.assert_array_equal(whole(tmp_path / "a.png"), at_once)
+    assert 0 < largest <= 10 * SIZE[0]
+
+
+def test_samples_of_a_tiff_are_converted_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", RAMP.astype(np.uint16) * 257, photometric="rgb")
+    rows: list[int] = []
+    converted = by_tifffile._converted
+    monkeypatch.setattr(
+        by_tifffile, "_converted", lambda page, samples: rows.append(len(samples)) or converted(page, samples)
+    )
+    monkeypatch.setattr(readers, "BAND_PX", 10 * SIZE[0])
+    np.testing.assert_array_equal(whole(tmp_path / "a.tif"), RAMP)
+    assert max(rows) == 10
+
+
+def tiff_of_one_tile(path: Path, content: bytes, compression: int) -> Path:
+    """A TIFF of 64 x 64 px of grey in one tile, whose content may be of any size."""
+    tags = [(256, 64), (257, 64), (258, 8), (259, compression), (262, 1), (277, 1), (322, 64), (323, 64), (324, 8)]
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in [*tags, (325, len(content))]]
+    start = b"II*\0" + struct.pack("<I", 8 + len(content)) + content
+    path.write_bytes(start + struct.pack("<H", len(entries)) + b"".join(entries) + bytes(4))
+    return path
+
+
+@pytest.mark.parametrize(("compression", "name"), [(7, "JPEG"), (34712, "JPEG2000")])
+def test_a_tile_that_is_a_larger_picture_than_the_file_says_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: int, name: str
+) -> None:
+    content = io.BytesIO()
+    Image.new("L", (2000, 3000)).save(content, name)
+    path = tiff_of_one_tile(tmp_path / "a.tif", content.getvalue(), compression)
+    with open_slide(path) as slide:
+        monkeypatch.setattr(tifffile.TiffPage, "decode", lambda *_, **__: pytest.fail("it was decoded"))
+        with pytest.raises(SlideError, match="64 x 64 px holds a picture of 2000 x 3000"):
+            slide.region(0, (0, 0), (64, 64))
+
+
+def test_a_compression_whose_pictures_say_their_own_size_and_are_not_checked_is_rejected(tmp_path: Path) -> None:
+    path = tiff_of_one_tile(tmp_path / "a.tif", b"no JPEG XL", 50002)
+    with pytest.raises(SlideError, match=r"compressed with JPEGXL.*vips tiffsave"):
+        open_slide(path)
+
+
+def test_a_piece_of_many_bytes_a_pixel_is_refused_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", RAMP.astype(np.uint16), photometric="rgb")
+    monkeypatch.setattr(by_tifffile, "MOST_PX_AT_ONCE", SIZE[0] * SIZE[1])
+    with pytest.raises(SlideError, match=r"378000 bytes: 189000 is the most"):
+        open_slide(tmp_path / "a.tif")
+
+
+def test_tiles_that_were_never_written_take_no_memory(tmp_path: Path) -> None:
+    path = tiff_of_one_tile(tmp_path / "a.tif", b"", 1)
+    with open_slide(path) as slide:
+        assert (slide.region(0, (0, 0), (64, 64)) == 255).all()
+        assert slide._reader._segment(0, 0).strides == (0, 0, 0)  # type: ignore[attr-defined]

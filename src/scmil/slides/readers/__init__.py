@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,8 @@ from scmil.errors import SlideError
 Pixels = NDArray[np.uint8]  # (h, w, 3)
 Size = tuple[int, int]  # width, height
 
-MOST_PX_AT_ONCE = 500_000_000  # a picture, tile or strip of more pixels is refused before memory is taken: 1.5 GB
+MOST_PX_AT_ONCE = 500_000_000  # a window, tile or strip of more pixels is refused before memory is taken: 1.5 GB
+BAND_PX = 2**22  # colours are converted in bands of so many pixels, since what lies between may be 4 times as large
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PICTURE_STARTS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG"}
 PICTURE_SUFFIXES = {"PNG": (".png",), "JPEG": (".jpg", ".jpeg")}
@@ -116,6 +117,20 @@ def true_downsamples(sizes: tuple[Size, ...], stated: tuple[float, ...] | None =
         whole if whole >= 1 and abs(width / whole - w) < 1 and abs(height / whole - h) < 1 else float(ratio)
         for (w, h), ratio, whole in zip(sizes, ratios, wholes, strict=True)
     )
+
+
+def in_bands(size: Size, convert: Callable[[slice], Pixels]) -> Pixels:
+    """Pixels whose rows are converted a few at a time, so that a conversion needs little memory beside its result.
+
+    >>> in_bands((2, 3), lambda rows: np.full((3, 2, 3), 7, np.uint8)[rows]).mean()
+    np.float64(7.0)
+    """
+    width, height = size
+    pixels: Pixels = np.empty((height, width, 3), np.uint8)
+    rows = max(BAND_PX // width, 1)
+    for top in range(0, height, rows):
+        pixels[top : top + rows] = convert(slice(top, min(top + rows, height)))
+    return pixels
 
 
 def on_white(colours: Pixels, alpha: Pixels, premultiplied: bool = False) -> Pixels:

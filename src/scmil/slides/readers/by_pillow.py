@@ -14,9 +14,13 @@ import numpy as np
 
 from scmil.errors import SlideError
 from scmil.extras import need
-from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, on_white
+from scmil.guards import check_expansion
+from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, in_bands, on_white
 from scmil.slides.resolution import UM_IN, of_density
 
+LARGE_PX = (
+    2**28
+)  # decoded, 4 bytes a pixel in pillow and 3 here: 1.9 GB; only a file that is large itself may have more
 PLUGINS = {"PNG": ("PIL.PngImagePlugin", "PngImageFile"), "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile")}
 
 
@@ -68,14 +72,11 @@ class PictureReader:
 
     def _decoded(self) -> Pixels:
         with self._open() as image:
+            if (pixels := image.size[0] * image.size[1]) > LARGE_PX:
+                check_expansion(3 * pixels, self._path.stat().st_size, str(self._path))
             image.load()
-            if image.mode.startswith("I"):  # 16 bits of grey
-                grey = np.asarray(image).astype(np.uint32)
-                return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[..., None], 3, axis=2)
-            if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-                rgba = np.asarray(image.convert("RGBA"))
-                return on_white(rgba[..., :3], rgba[..., 3])
-            return np.array(image.convert("RGB"))
+            width = image.size[0]
+            return in_bands(image.size, lambda rows: _rgb(image.crop((0, rows.start, width, rows.stop))))
 
     def origin(self, level: int, at: int) -> float:
         """There is one level."""
@@ -84,3 +85,13 @@ class PictureReader:
     def close(self) -> None:
         """Let the pixels go."""
         self._pixels = None
+
+
+def _rgb(image: Any) -> Pixels:
+    if image.mode.startswith("I"):  # 16 bits of grey
+        grey = np.asarray(image).astype(np.uint32)
+        return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[..., None], 3, axis=2)
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        rgba = np.asarray(image.convert("RGBA"))
+        return on_white(rgba[..., :3], rgba[..., 3])
+    return np.array(image.convert("RGB"))

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from scmil.errors import ScmilError, SlideError
 from scmil.extras import need
-from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, on_white, true_downsamples
+from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, in_bands, on_white, true_downsamples
 from scmil.slides.resolution import UM_IN, aperio_fields, number, of_density, of_ome
 
 CACHE_BYTES = 64 * 2**20  # decoded tiles; neighbours on the slide need the same ones again
 DECODED_TO_RGB = {6, 7, 33007, 34892, 50001}  # JPEG of four kinds and WebP: their decoders undo YCbCr themselves
 APERIO_YCBCR = 33003
+JPEGS, JPEGS_2000, WEBP = {6, 7, 33007, 34892}, {33003, 33004, 33005, 34712}, {34927, 50001}
+JPEG_SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # the segments of a JPEG that say its size
 UNITS = {2: "inch", 3: "centimeter", 4: "millimeter", 5: "micrometer"}
 
 
@@ -85,10 +87,19 @@ class TiffReader:
         across, down = _segment_size(page)
         if not across * down:
             raise Damaged(f"its tiles or strips are {across} x {down} px")
-        if across * down > MOST_PX_AT_ONCE:
+        decoded = across * down * page.samplesperpixel * page.dtype.itemsize
+        if across * down > MOST_PX_AT_ONCE or decoded > 3 * MOST_PX_AT_ONCE:
             raise SlideError(
-                f"{self._path}: {width} x {height} px in pieces of {across} x {down}, of which each is decoded whole: "
-                f"{MOST_PX_AT_ONCE} px is the most. Convert it: vips tiffsave in.tif out.tif --tile --pyramid"
+                f"{self._path}: {width} x {height} px in pieces of {across} x {down}, of which each is decoded whole, "
+                f"to {decoded} bytes: {3 * MOST_PX_AT_ONCE} is the most. "
+                "Convert it: vips tiffsave in.tif out.tif --tile --pyramid"
+            )
+        coded = int(page.compression)
+        if coded in self._tifffile.TIFF.IMAGE_COMPRESSIONS and coded not in JPEGS | JPEGS_2000 | WEBP:
+            raise SlideError(
+                f"{self._path} is compressed with {getattr(page.compression, 'name', coded)}. JPEG, JPEG 2000, WebP and "
+                "what keeps bytes (LZW, deflate, ZSTD, ...) are read. Convert it: vips tiffsave in.tif out.tif --tile "
+                "--pyramid --compression jpeg"
             )
         planes = page.samplesperpixel if page.planarconfig == 2 else 1
         expected = math.ceil(width / across) * math.ceil(height / down) * planes
@@ -155,7 +166,7 @@ class TiffReader:
             planes = [self._plane(page, at) for at in range(index, len(page.dataoffsets), a_plane)]
             if any(plane is None for plane in planes):  # a tile that was never written: background
                 across, down = _segment_size(page)
-                return np.full((down, across, 3), 255, np.uint8)
+                return np.broadcast_to(np.uint8(255), (down, across, 3))
             return _rgb(page, np.concatenate([plane for plane in planes if plane is not None], axis=-1))
         except ScmilError:
             raise
@@ -168,6 +179,7 @@ class TiffReader:
             content = self._file.filehandle.read(page.databytecounts[index])
         if len(content) != page.databytecounts[index]:
             raise EOFError("the file ends before its pixels do")
+        _check_picture(page, content)
         decoded, _, _ = page.decode(content or None, index, jpegtables=page.jpegtables)
         return None if decoded is None else decoded[0]
 
@@ -186,8 +198,54 @@ def _segment_size(page: Any) -> Size:
     return page.imagewidth, min(page.rowsperstrip, page.imagelength)
 
 
+def _check_picture(page: Any, content: bytes) -> None:
+    """Raise `Damaged` if a tile or strip that is a picture of its own is far larger than the file says: it is decoded whole.
+
+    Some writers pad the last tile or strip. A WebP has at most 16 383 px a side, and needs no look.
+    """
+    coded = int(page.compression)
+    size = _jpeg_size(content) if coded in JPEGS else _jpeg_2000_size(content) if coded in JPEGS_2000 else None
+    across, down = _segment_size(page)
+    if size and size[0] * size[1] > 2 * across * down + 2**16:
+        raise Damaged(f"a tile or strip of {across} x {down} px holds a picture of {size[0]} x {size[1]}")
+
+
+def _jpeg_size(content: bytes) -> Size | None:
+    """Width and height as the header of a JPEG says them; None if it does not.
+
+    >>> _jpeg_size(bytes.fromhex("ffd8 ffe0 0004 0000 ffc0 000b 08 0010 0020 01 011100"))
+    (32, 16)
+    """
+    at = 2
+    while at + 9 <= len(content) and content[at] == 0xFF:
+        if content[at + 1] in JPEG_SIZES:
+            return int.from_bytes(content[at + 7 : at + 9], "big"), int.from_bytes(content[at + 5 : at + 7], "big")
+        fill = content[at + 1] == 0xFF
+        at += 1 if fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return None
+
+
+def _jpeg_2000_size(content: bytes) -> Size | None:
+    """Width and height of the codestream of a JPEG 2000, in a file of boxes or bare; None if there is none.
+
+    >>> _jpeg_2000_size(bytes.fromhex("ff4f ff51 0029 0000 00000020 00000010 00000000 00000000"))
+    (32, 16)
+    """
+    at = content.find(b"\xff\x4f\xff\x51")
+    if at < 0 or at + 24 > len(content):
+        return None
+    right, bottom, left, top = (int.from_bytes(content[at + 8 + 4 * i : at + 12 + 4 * i], "big") for i in range(4))
+    return right - left, bottom - top
+
+
 def _rgb(page: Any, samples: NDArray[Any]) -> Pixels:
     """Any samples that `_check` lets pass, as 8 bits of red, green and blue on white."""
+    if page.photometric.name == "RGB" and page.bitspersample == 8 and samples.shape[2] == 3:
+        return np.ascontiguousarray(samples, np.uint8)
+    return in_bands((samples.shape[1], samples.shape[0]), lambda rows: _converted(page, samples[rows]))
+
+
+def _converted(page: Any, samples: NDArray[Any]) -> Pixels:
     kind = page.photometric.name
     if kind == "PALETTE":
         return (np.asarray(page.colormap)[:, samples[..., 0]].transpose(1, 2, 0) >> 8).astype(np.uint8)
