@@ -268,7 +268,7 @@ def test_scores_of_another_slide_are_not_shown(home: Path, tmp_path: Path) -> No
     shutil.copy(model / "maps" / "scores" / "two.npz", model / "maps" / "scores" / "one.npz")
     with running(Library([model], slides)) as server:
         for slide, words in (
-            (0, b"are of 'two'"),
+            (0, b"has scores of slide 'two'"),
             (1, b"900 x 1000 pixels, but its tiles are from a slide of 1000 x 1000"),
         ):
             for path in (
