@@ -18,10 +18,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +30,7 @@ from scmil.features import encode, join_scales
 from scmil.files import no_formula, unquoted, write_atomically
 from scmil.guards import opened_h5
 from scmil.labels import read_rows, slide_id
+from scmil.processes import process_pool
 from scmil.shards import ALL, Shard
 from scmil.slides import Slide, find_slides, find_tissue, open_slide, tile
 from scmil.work import Ledger, Outcome, check_writable, for_each, locked, refusing, safe_name, sweep
@@ -529,7 +528,7 @@ def _in_processes(job: Job, on_slide: OnSlide | None, jobs: int) -> Outcome:
         return job.run(job.sources, on_slide)
     outcomes = []
     alone = job._replace(sources=()).alone  # no process needs the whole list
-    with ProcessPoolExecutor(min(jobs, len(job.sources)), mp_context=get_context("spawn")) as pool:
+    with process_pool(min(jobs, len(job.sources))) as pool:
         for source, outcome in zip(job.sources, pool.map(alone, job.sources), strict=True):
             outcomes.append(outcome)
             tell(on_slide, source, outcome)

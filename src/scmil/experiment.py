@@ -10,13 +10,12 @@ import csv
 import fnmatch
 import io
 import json
-import multiprocessing
 import os
 import platform
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil import baseline
+from scmil import baseline, processes
 from scmil.errors import ConfigError, DataError, ScmilError
 from scmil.extras import need
 from scmil.files import no_formula, write_atomically
@@ -215,10 +214,9 @@ def _execute(
         for cell in cells:
             yield cell.name, guarded_cell(cell, out, data, progress)
         return
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        told = manager.Queue()
-        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with processes.manager() as shared:
+        told = shared.Queue()
+        with processes.process_pool(jobs) as pool:
             names: dict[Future[str | None], str] = {
                 pool.submit(_guarded_elsewhere, cell, out, data, told): cell.name for cell in cells
             }
