@@ -30,6 +30,7 @@ from scmil.features import encode, join_scales
 from scmil.files import no_formula, unquoted, write_atomically
 from scmil.guards import opened_h5
 from scmil.labels import read_rows, slide_id
+from scmil.outputs import check_unclaimed
 from scmil.processes import process_pool
 from scmil.shards import ALL, Shard
 from scmil.slides import Slide, find_slides, find_tissue, open_slide, tile
@@ -214,6 +215,7 @@ def tile_slides(
     """
     work, settings = Path(work), settings or TileSettings()
     check_writable(work)
+    check_unclaimed(work, "tiling.json", ["slides.csv", "tiles"], "tile")
     _same_settings(work / "tiling.json", asdict(settings))
     everyone = sorted({source.id for source in sources})
     alone = _remember(work, sources)
@@ -368,6 +370,7 @@ def encode_slides(
     folder = bags_folder(work, encoder.name, scales)
     check_writable(folder)
     asked = {"encoder": encoder.name, "encoder_digest": encoder.digest, "scales": scales, "dtype": dtype}
+    check_unclaimed(folder, "encoder.json", (_bag_file(folder, source).name for source in tiled), "encode")
     _same_settings(folder / "encoder.json", asked)
     _forget_older(work, folder, tiled)
     target = partial(_bag_file, folder)

@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil import baseline, processes
-from scmil.errors import ConfigError, DataError, ScmilError
+from scmil.errors import ConfigError, DataError, OutputError, ScmilError
 from scmil.extras import need
 from scmil.files import no_formula, write_atomically
 from scmil.metrics import METRICS
+from scmil.outputs import check_unclaimed
 from scmil.plan import DATA_KEYS, Cell, Plan, aggregator_of, build, recipe_of, rule_of
 from scmil.scoring import Row, Scored, history_rows, score, summarise
 from scmil.shards import ALL, Shard
@@ -37,6 +38,7 @@ from scmil.work import locked
 
 FORMAT = "scmil-run-1"
 RESULT, FAILED, EXPERIMENT = "result.json", "failed.json", "experiment.json"
+FILES = ("results.csv", "folds.csv", "costs.csv", "report.html", "report.md", "report.tex", "cells")  # and EXPERIMENT
 TAKEN = "another process is at it"
 # Numbers of all bags times folds. Below, all folds train at once on bags in memory; above, one fold after the other on
 # bags that are read when they are needed: a step on a slide is long enough to keep a processor busy by itself.
@@ -179,7 +181,12 @@ def versions() -> dict[str, str]:
 
 
 def _check_folder(plan: Plan, out: Path) -> None:
-    """Refuse a folder that holds results of other settings under the same names."""
+    """Refuse a folder with files of others in the place of ours, or with results of other settings under the same names."""
+    check_unclaimed(out, EXPERIMENT, FILES, "run")
+    if (out / EXPERIMENT).is_file() and not str(_read(out / EXPERIMENT).get("format")).startswith("scmil-run-"):
+        raise OutputError(
+            f"{out / EXPERIMENT} was not written by scmil run. Give --out another folder, or move it away."
+        )
     different = []
     for cell in plan.cells:
         path = cell_folder(out, cell) / RESULT

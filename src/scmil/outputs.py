@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scmil.errors import OutputError
@@ -46,19 +46,23 @@ class Outputs:
         self._lock = threading.Lock()
         self._read()
 
-    def check(self, paths: Iterable[Path]) -> None:
-        """Reject paths at which another's file is, before anything is made; nothing is written."""
+    def check(self, *paths: Path, content: bytes | None = None) -> None:
+        """Reject another's files at these paths, unless they have this `content`; for a look before hours of work."""
         for path in paths:
-            self._check(path)
+            self._check(path, content)
 
     def write(self, path: Path, content: bytes) -> None:
         """Record a file and write it, whole or not at all; another's file is rejected, unless it has this very content."""
-        digest = hashlib.sha256(content).hexdigest()
-        if self._check(path, digest):
-            return
+        if not self._check(path, content):
+            self.record({path: content})
+            write_atomically(path, content)
+
+    def record(self, contents: Mapping[Path, bytes]) -> None:
+        """Record files that are about to be written: many at once, where each would wait for the disk."""
+        new = [(self._name(path), hashlib.sha256(content).hexdigest()) for path, content in contents.items()]
         with self._lock:
-            self._record(self._name(path), digest)
-        write_atomically(path, content)
+            if new := [(name, digest) for name, digest in new if digest not in self._known.get(name, ())]:
+                self._append(new)
 
     def remove(self, path: Path) -> bool:
         """Delete a file that this command wrote; another's stays. Whether it was deleted."""
@@ -73,15 +77,15 @@ class Outputs:
             if self._is_ours(path := self.folder / name):
                 yield path
 
-    def _check(self, path: Path, digest: str | None = None) -> bool:
-        """Reject another's file; whether the content of this digest is there already."""
+    def _check(self, path: Path, content: bytes | None) -> bool:
+        """Reject another's file; whether this content is there already."""
         if not path.parent.resolve().is_relative_to(self.folder.resolve()):
             raise OutputError(f"{path} is outside of {self.folder}, where a link leads. Give --out another place.")
         if not os.path.lexists(path):
             return False
         if path.is_dir() and not path.is_symlink():
             raise OutputError(f"{path} is a folder, and a file is to be written there. Give --out another place.")
-        if digest is not None and not path.is_symlink() and path.is_file() and _digest(path) == digest:
+        if content is not None and _has(path, content):
             return True
         if not (self.overwrite or self._is_ours(path)):
             raise OutputError(
@@ -113,17 +117,16 @@ class Outputs:
             if command == self.command and isinstance(name, str) and isinstance(digest, str):
                 self._known.setdefault(name, set()).add(digest)
 
-    def _record(self, name: str, digest: str) -> None:
-        if digest in self._known.get(name, ()):
-            return
+    def _append(self, new: Sequence[tuple[str, str]]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        line = json.dumps([self.command, name, digest]) + "\n"
+        lines = "".join(json.dumps([self.command, name, digest]) + "\n" for name, digest in new)
         with (self.folder / RECORD).open("ab") as file:
-            file.write(line.encode() if self._ends_well else b"\n" + line.encode())
+            file.write(lines.encode() if self._ends_well else b"\n" + lines.encode())
             file.flush()
             os.fsync(file.fileno())
         self._ends_well = True
-        self._known.setdefault(name, set()).add(digest)
+        for name, digest in new:
+            self._known.setdefault(name, set()).add(digest)
 
 
 def check_unclaimed(folder: Path, mark: str, names: Iterable[str], command: str) -> None:
@@ -146,6 +149,13 @@ def check_unclaimed(folder: Path, mark: str, names: Iterable[str], command: str)
                 f"{path} is there, and was not written by scmil {command} ({folder / mark} is missing). "
                 "Give --out another folder, or move it away."
             )
+
+
+def _has(path: Path, content: bytes) -> bool:
+    """Whether a file has this content; a link to one has not."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != len(content):
+        return False
+    return _digest(path) == hashlib.sha256(content).hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
+from scmil.cli.shared import Overwrite
 
 PANEL = "Bags, whoever made them"
 
@@ -82,6 +83,7 @@ def export(
     key: Key = None,
     mpp_of: MppOf = None,
     trust_pickle: TrustPickle = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Write bags as another tool reads them. What is there is kept, so the same command goes on where it was stopped."""
@@ -89,7 +91,7 @@ def export(
     from scmil.formats import open_bags
 
     bags = open_bags(folder, format, _labels(labels, label), key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of)
-    result = export_bags(bags, out, to)
+    result = export_bags(bags, out, to, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps({"out": str(out), **{k: list(v) for k, v in result._asdict().items()}}, indent=2))
         return

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import On, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
+from scmil.cli.shared import On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
 
 PANEL = "Learning"
 
@@ -195,6 +195,7 @@ def predict(
     mpp_of: Annotated[float | None, typer.Option(help="Microns per pixel of slides that do not say them.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights for the encoder of slides.")] = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Apply a model to new bags or slides: scmil predict model/ new_bags/ --out predictions.csv
@@ -209,6 +210,7 @@ def predict(
 
     place = device_of(device)
     study.load_study(model)
+    study.outputs_of(out, overwrite)
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary, _stages(as_json) as progress:
         if study.are_slides(bags):
@@ -223,7 +225,7 @@ def predict(
         rows = []
         if opened is not None:
             counted = None if progress is None else lambda done: progress("predicting", done, len(opened))
-            predicted = study.predict_folder(model, opened, out, device=place, progress=counted)
+            predicted = study.predict_folder(model, opened, out, device=place, overwrite=overwrite, progress=counted)
             rows, failed = predicted.rows, {**failed, **predicted.failed}
     if as_json:
         typer.echo(json.dumps({"out": str(out), "predictions": rows, "failed": failed}, indent=2))

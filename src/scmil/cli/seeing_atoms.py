@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import device_of, progress_bars
+from scmil.cli.shared import Overwrite, device_of, progress_bars
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -48,6 +48,7 @@ def atlas(
     format: Format = None,
     device: Device = "auto",
     seed: Seed = 0,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Show what each atom has learned: scmil atlas model/ bags/ --slides slides/
@@ -61,7 +62,7 @@ def atlas(
     with _stages(as_json) as progress:
         made = make_atlas(
             model, _open(model, bags, labels, key, format), out, slides=slides, tiles=tiles, per_slide=per_slide,
-            held_out=held_out, seed=seed, device=device_of(device), progress=progress,
+            held_out=held_out, seed=seed, device=device_of(device), overwrite=overwrite, progress=progress,
         )  # fmt: skip
     ranked = made.atlas.ranked
     if as_json:
@@ -96,6 +97,7 @@ def pca(
     key: Key = None,
     format: Format = None,
     seed: Seed = 0,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Draw tiles as models see them, in two principal components: scmil pca plain/ bags/ --with ilra/ --with sc/
@@ -109,7 +111,7 @@ def pca(
         models = [model, *(others or [])]
         drawn = draw_pca(
             models, _open(model, bags, labels, key, format), out, annotations=annotations, tiles=tiles, seed=seed,
-            progress=progress,
+            overwrite=overwrite, progress=progress,
         )  # fmt: skip
     if as_json:
         panels = [

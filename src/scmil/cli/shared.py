@@ -17,6 +17,12 @@ On = Annotated[
     ),
 ]
 TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: processors for each task.")]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace what is there, also what this command did not write; else it is rejected."
+    ),
+]
 TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs for each task, also 0.5.")]
 
 

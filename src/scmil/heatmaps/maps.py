@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scmil.errors import DataError, OptionError
+from scmil.errors import DataError, OutputError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.heatmaps.measuring import measurements
@@ -20,7 +21,7 @@ from scmil.heatmaps.sources import Sources
 from scmil.heatmaps.words import PARTS, PLAIN, PLAIN_END, annotated, heading, meaning, numbers, warning
 from scmil.labels import slide_id
 from scmil.scores import Scores, ScoreSet, scores_path
-from scmil.slides.detections import write_detections
+from scmil.slides.detections import is_of_detections, write_detections
 from scmil.slides.ground import Ground, plain_ground, slide_ground
 from scmil.slides.heatmap import STRENGTH, draw_outlines, paint_tiles
 from scmil.slides.lesions import read_outlines
@@ -60,13 +61,19 @@ class Maps:
         asked = {".geojson": self.geojson, ".tiff": self.tiff, ".png": True}
         return [self.out / (safe_name(id) + suffix) for suffix, wanted in asked.items() if wanted]
 
+    def check(self, id: str, overwrite: bool = False) -> None:
+        """Reject files of a slide that others made, unless they are to be overwritten."""
+        present = [path for path in self.files(id) if os.path.lexists(path)]
+        if foreign := [path for path in present if not is_ours(path)] if not overwrite else []:
+            raise OutputError(
+                f"{foreign[0]} is there, and was not written by scmil heatmap. Give --out another folder, or replace it with "
+                "--overwrite."
+            )
+
     def forget_if_changed(self, id: str) -> None:
-        """Remove a picture that shows something else than what is asked for now; refuse to touch what others made."""
-        present = [path for path in self.files(id) if path.is_file()]
-        if foreign := [path for path in present if not is_ours(path)]:
-            raise OptionError(f"{foreign[0]} is there already, and not by scmil heatmap. Give --out another folder.")
-        path = self.picture(id)
-        if path in present and (present != self.files(id) or made_of(path)["digest"] != self._digest(id)):
+        """Remove a picture that shows something else than what is asked for now."""
+        present, path = [path for path in self.files(id) if is_ours(path)], self.picture(id)
+        if os.path.lexists(path) and (present != self.files(id) or made_of(path).get("digest") != self._digest(id)):
             path.unlink()
 
     def draw(self, id: str) -> None:
@@ -142,8 +149,10 @@ def made_of(path: Path) -> dict[str, Any]:
 
 def is_ours(path: Path) -> bool:
     """Whether a file is one that we wrote, and may be written again: a slide or an annotation of somebody is not."""
+    if path.is_symlink() or not path.is_file():
+        return False
     if path.suffix == ".png":
         return "digest" in made_of(path)
     with path.open("rb") as file:
         head = file.read(2000)
-    return (b'"objectType": "detection"' if path.suffix == ".geojson" else b"scmil heatmap") in head
+    return bool(is_of_detections(head)) if path.suffix == ".geojson" else b"scmil heatmap" in head

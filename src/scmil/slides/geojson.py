@@ -50,6 +50,11 @@ def write_geojson(content: Tissue | Iterable[Region], path: str | Path) -> None:
     >>> [(region.name, region.group, region.polygon.area) for region in read_geojson(path)]
     [('lesion 1', 'Tumor', 1200.0)]
     """
+    write_atomically(Path(path), geojson_bytes(content))
+
+
+def geojson_bytes(content: Tissue | Iterable[Region]) -> bytes:
+    """The content of a GeoJSON file with this tissue or these regions."""
     regions = _pieces(content) if isinstance(content, Tissue) else list(content)
     seen: Counter[str] = Counter()
     features = []
@@ -61,7 +66,7 @@ def write_geojson(content: Tissue | Iterable[Region], path: str | Path) -> None:
         seen[same] += 1
         features.append({"type": "Feature", "id": str(number), "geometry": geometry, "properties": properties})
     text = json.dumps({"type": "FeatureCollection", "features": features}, ensure_ascii=False, allow_nan=False)
-    write_atomically(Path(path), text.encode())
+    return text.encode()
 
 
 def _pieces(tissue: Tissue) -> list[Region]:
