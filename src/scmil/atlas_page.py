@@ -46,6 +46,7 @@ import numpy as np
 from scmil.atlas import ALIKE, SIGNS, Atlas, Atom, Tile, build_atlas, percent
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.extras import need
+from scmil.files import write_atomically
 from scmil.outputs import Outputs
 from scmil.report.markup import Markup, element
 from scmil.report.style import STYLE
@@ -196,22 +197,17 @@ def _cut(
             wanted.setdefault(tile.slide, []).append((atom.atom, rank, tile))
     files: dict[tuple[int, int], str] = {}
     failed: dict[str, str] = {}
-    out, absent = (
-        outputs.folder,
-        {
-            id: [place for place in places if not _is_kept(outputs.folder / _file(*place[:2]), place[2], size_px)]
-            for id, places in wanted.items()
-        },
-    )
-    outputs.check(*(out / _file(*place[:2]) for places in absent.values() for place in places))
+    out = outputs.folder
+    outputs.check(*(out / _file(*place[:2]) for places in wanted.values() for place in places), marked=_is_marked)
     for done, (id, places) in enumerate(sorted(wanted.items()), start=1):
         try:
-            if missing := absent[id]:
+            missing = [place for place in places if not _is_kept(out / _file(*place[:2]), place[2], size_px)]
+            if missing:
                 if slide_id(id) not in sources:
                     raise DataError(f"slide {id!r} is not below the folder of slides. Add it, or name another folder.")
                 # Places and edges are level-0 pixels, so a pixel is the unit here, whatever it measures in microns.
                 with open_slide(sources[slide_id(id)], mpp=1.0) as slide:
-                    _cut_some(slide, missing, size_px, outputs)
+                    _cut_some(slide, missing, size_px, out)
             files |= {place[:2]: _file(*place[:2]) for place in places}
         except (ScmilError, OSError) as error:
             if is_disk_full(error):
@@ -231,17 +227,27 @@ def _mark(tile: Tile, size_px: int) -> bytes:
     return json.dumps([tile.slide, tile.x, tile.y, tile.side, size_px]).encode()
 
 
-def _is_kept(path: Path, tile: Tile, size_px: int) -> bool:
-    if not path.is_file():
-        return False
+def _mark_of(path: Path) -> bytes:
     try:
         with need("PIL.Image", "slides").open(path) as picture:
-            return bool(picture.info.get("comment") == _mark(tile, size_px))
-    except OSError:
+            return bytes(picture.info.get("comment", b""))
+    except (OSError, TypeError, ValueError):  # not there, or not a picture
+        return b""
+
+
+def _is_kept(path: Path, tile: Tile, size_px: int) -> bool:
+    return _mark_of(path) == _mark(tile, size_px)
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a picture says of itself that it is of an atlas."""
+    try:
+        return [type(part) for part in json.loads(_mark_of(path))] == [str, int, int, float, int]
+    except (TypeError, ValueError):
         return False
 
 
-def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, outputs: Outputs) -> None:
+def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, out: Path) -> None:
     """Cut pictures from one slide; a tile that many atoms use is read once."""
     pictures: dict[tuple[int, int], bytes] = {}
     for _, _, tile in places:
@@ -252,10 +258,12 @@ def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, o
             image.save(content, "JPEG", quality=88, comment=_mark(tile, size_px))
             pictures[tile.x, tile.y] = content.getvalue()
 
-    files = {outputs.folder / _file(atom, rank): pictures[tile.x, tile.y] for atom, rank, tile in places}
-    outputs.record(files)
+    def write(place: tuple[int, int, Tile]) -> None:
+        atom, rank, tile = place
+        write_atomically(out / _file(atom, rank), pictures[tile.x, tile.y])
+
     with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(outputs.write, files.keys(), files.values()))
+        list(pool.map(write, places))
 
 
 # ------------------------------------------------------------------------------------------------------------- QuPath

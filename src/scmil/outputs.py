@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from scmil.errors import OutputError
@@ -46,23 +46,26 @@ class Outputs:
         self._lock = threading.Lock()
         self._read()
 
-    def check(self, *paths: Path, content: bytes | None = None) -> None:
-        """Reject another's files at these paths, unless they have this `content`; for a look before hours of work."""
+    def check(
+        self, *paths: Path, content: bytes | None = None, marked: Callable[[Path], bool] = lambda path: False
+    ) -> None:
+        """Reject another's files at these paths, unless they have this `content`; for a look before hours of work.
+
+        `marked` tells files that need no record, because their own content says that this command wrote them.
+        """
         for path in paths:
-            self._check(path, content)
+            if not marked(path) or path.is_symlink() or not self._is_inside(path):
+                self._check(path, content)
 
     def write(self, path: Path, content: bytes) -> None:
         """Record a file and write it, whole or not at all; another's file is rejected, unless it has this very content."""
-        if not self._check(path, content):
-            self.record({path: content})
-            write_atomically(path, content)
-
-    def record(self, contents: Mapping[Path, bytes]) -> None:
-        """Record files that are about to be written: many at once, where each would wait for the disk."""
-        new = [(self._name(path), hashlib.sha256(content).hexdigest()) for path, content in contents.items()]
+        if self._check(path, content):
+            return
+        name, digest = self._name(path), hashlib.sha256(content).hexdigest()
         with self._lock:
-            if new := [(name, digest) for name, digest in new if digest not in self._known.get(name, ())]:
-                self._append(new)
+            if digest not in self._known.get(name, ()):
+                self._append(name, digest)
+        write_atomically(path, content)
 
     def remove(self, path: Path) -> bool:
         """Delete a file that this command wrote; another's stays. Whether it was deleted."""
@@ -79,7 +82,7 @@ class Outputs:
 
     def _check(self, path: Path, content: bytes | None) -> bool:
         """Reject another's file; whether this content is there already."""
-        if not path.parent.resolve().is_relative_to(self.folder.resolve()):
+        if not self._is_inside(path):
             raise OutputError(f"{path} is outside of {self.folder}, where a link leads. Give --out another place.")
         if not os.path.lexists(path):
             return False
@@ -93,6 +96,9 @@ class Outputs:
                 "Give --out another place, or replace it with --overwrite."
             )
         return False
+
+    def _is_inside(self, path: Path) -> bool:
+        return path.parent.resolve().is_relative_to(self.folder.resolve())
 
     def _is_ours(self, path: Path) -> bool:
         known = self._known.get(self._name(path))
@@ -117,16 +123,15 @@ class Outputs:
             if command == self.command and isinstance(name, str) and isinstance(digest, str):
                 self._known.setdefault(name, set()).add(digest)
 
-    def _append(self, new: Sequence[tuple[str, str]]) -> None:
+    def _append(self, name: str, digest: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps([self.command, name, digest]) + "\n" for name, digest in new)
+        line = json.dumps([self.command, name, digest]).encode() + b"\n"
         with (self.folder / RECORD).open("ab") as file:
-            file.write(lines.encode() if self._ends_well else b"\n" + lines.encode())
+            file.write(line if self._ends_well else b"\n" + line)
             file.flush()
             os.fsync(file.fileno())
         self._ends_well = True
-        for name, digest in new:
-            self._known.setdefault(name, set()).add(digest)
+        self._known.setdefault(name, set()).add(digest)
 
 
 def check_unclaimed(folder: Path, mark: str, names: Iterable[str], command: str) -> None:

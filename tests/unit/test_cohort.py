@@ -31,7 +31,7 @@ from scmil.cohort import (
     tissue_file,
 )
 from scmil.encoders import Encoder
-from scmil.errors import DataError, OptionError
+from scmil.errors import DataError, OptionError, OutputError
 from scmil.work import Ledger
 
 pytest.importorskip("shapely")
@@ -483,3 +483,24 @@ def test_a_slide_with_two_microns_is_refused(tmp_path: Path) -> None:
     table.write_text("slide,mpp\na.svs,0.25\na.svs,0.5\n")
     with pytest.raises(DataError, match=r"line 3: slide 'a' has 0.25 above and 0.5 here"):
         read_mpp(table)
+
+
+# ------------------------------------------------------------------------------------------------ other people's files
+
+
+def test_a_folder_with_tables_and_tiles_of_others_is_not_tiled_into(tmp_path: Path) -> None:
+    for name in ("slides.csv", "tiles/a.jpg"):
+        work = tmp_path / name.replace("/", "-")
+        empty_files(work, name)
+        with pytest.raises(OutputError, match="is there, and was not written by scmil tile"):
+            tile_slides(cohort(tmp_path), work, SETTINGS)
+        assert [path.name for path in work.iterdir()] == [name.partition("/")[0]]
+
+
+def test_bags_of_others_are_not_deleted_by_encoding(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    tile_slides(cohort(tmp_path), work, SETTINGS)
+    theirs = empty_files(bags_folder(work, "mean"), "a.h5") / "a.h5"
+    with pytest.raises(OutputError, match=r"a\.h5 is there, and was not written by scmil encode"):
+        encode_slides(work, mean_colour())
+    assert theirs.exists()

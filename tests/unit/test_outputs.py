@@ -92,7 +92,9 @@ def test_half_a_line_of_the_record_spoils_no_other(tmp_path: Path) -> None:
 
 
 def test_a_hostile_record_is_no_more_than_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / RECORD).write_bytes(b'[[[\n{"a": 1}\n["pca", 1, 2]\n["pca", ["a"], "b"]\nnull\n\xff\xfe\n' + b"[" * 99_999)
+    (tmp_path / RECORD).write_bytes(
+        b'[[[\n{"a": 1}\n["pca", 1, 2]\n["pca", ["a"], "b"]\nnull\n\xff\xfe\n' + b"[" * 99_999
+    )
     (tmp_path / "a").write_bytes(b"theirs")
     with pytest.raises(OutputError, match="a is there"):
         Outputs(tmp_path, "pca").write(tmp_path / "a", b"1")

@@ -13,7 +13,7 @@ import torch
 
 from scmil import study
 from scmil.bags import Bag, BagSet
-from scmil.errors import ConfigError, DataError, ModelFileError, OptionError, ScmilError, ShapeError
+from scmil.errors import ConfigError, DataError, ModelFileError, OptionError, OutputError, ScmilError, ShapeError
 from scmil.formats import export
 
 QUICK: dict[str, Any] = {"aggregator": "mean", "epochs": 3}
@@ -357,3 +357,53 @@ def test_a_bag_without_coordinates_is_written_down_and_the_others_go_on(tmp_path
     assert len(scored.scores) == 23
     assert not study.score_folder(tmp_path / "model", good).failed  # made good
     assert bags.ids[0] not in (tmp_path / "model/maps/failures.csv").read_text()
+
+
+# ------------------------------------------------------------------------------------------------ other people's files
+
+
+def test_a_table_of_others_is_not_replaced_by_predictions(once: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from scmil.cli import app
+
+    out = tmp_path / "labels.csv"
+    out.write_text("slide_id,label\n")
+    words = ["predict", str(once / "model"), str(once / "bags"), "--out", str(out)]
+    said = CliRunner().invoke(app, words)
+    assert isinstance(said.exception, OutputError)
+    assert "labels.csv is there, and was not written by scmil predict" in str(said.exception)
+    assert out.read_text() == "slide_id,label\n"
+    assert CliRunner().invoke(app, [*words, "--overwrite"]).exit_code == 0
+    assert len(rows(out)) == 36
+    assert CliRunner().invoke(app, words).exit_code == 0  # now it is ours
+
+
+@pytest.mark.parametrize("name", ["predictions.csv", "report.html", "MODEL_CARD.md", "metrics.json", "history.csv"])
+def test_a_training_replaces_nothing_that_it_did_not_write(name: str, once: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("theirs")
+    data = study.open_data(once / "bags", once / "bags" / "labels.csv")
+    with pytest.raises(OutputError, match=f"{name} is there, and was not written by scmil train"):
+        study.train(data, tmp_path, **QUICK)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_of_two_trainings_into_one_folder_the_second_is_rejected(once: Path, tmp_path: Path) -> None:
+    from scmil.study.training import BEGUN
+    from scmil.work import locked
+
+    data = study.open_data(once / "bags", once / "bags" / "labels.csv")
+    tried: list[str] = []
+
+    def second(*_: object) -> None:
+        if not tried:
+            with locked(tmp_path / "model" / BEGUN, wait=False) as free:  # as another process sees it
+                tried.append("free" if free else "taken")
+
+    with (
+        locked(tmp_path / "model" / BEGUN, wait=False),
+        pytest.raises(OutputError, match="another training into .*model"),
+    ):
+        study.train(data, tmp_path / "model", **QUICK)
+    study.train(data, tmp_path / "model", **QUICK, progress=lambda what, *_: second() if "epochs" in what else None)
+    assert tried == ["taken"]  # while it trains

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from scmil.errors import DataError
 from scmil.files import unquoted
 from scmil.heatmaps.index import index_page
-from scmil.heatmaps.maps import Maps
+from scmil.heatmaps.maps import Maps, is_ours
 from scmil.heatmaps.sources import Sources
 from scmil.labels import slide_id
 from scmil.outputs import Outputs
@@ -78,7 +78,7 @@ def draw_heatmaps(
     outputs = Outputs(out, STAGE, overwrite)
     outputs.check(out / INDEX)
     for id in ids:
-        maps.check(id, overwrite)
+        outputs.check(*maps.files(id), marked=is_ours)
     for id in ids:
         maps.forget_if_changed(id)
     seen: list[str] = []

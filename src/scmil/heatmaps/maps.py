@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scmil.errors import DataError, OutputError
+from scmil.errors import DataError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.heatmaps.measuring import measurements
@@ -60,15 +60,6 @@ class Maps:
         """All files that are to be written for a slide."""
         asked = {".geojson": self.geojson, ".tiff": self.tiff, ".png": True}
         return [self.out / (safe_name(id) + suffix) for suffix, wanted in asked.items() if wanted]
-
-    def check(self, id: str, overwrite: bool = False) -> None:
-        """Reject files of a slide that others made, unless they are to be overwritten."""
-        present = [path for path in self.files(id) if os.path.lexists(path)]
-        if foreign := [path for path in present if not is_ours(path)] if not overwrite else []:
-            raise OutputError(
-                f"{foreign[0]} is there, and was not written by scmil heatmap. Give --out another folder, or replace it with "
-                "--overwrite."
-            )
 
     def forget_if_changed(self, id: str) -> None:
         """Remove a picture that shows something else than what is asked for now."""
