@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -77,7 +78,7 @@ def find_cohort(slides: str | Path, mpp_of: float | str | Path | None = None) ->
     """The slides below a folder, or one slide; `mpp_of` gives microns per pixel for all, or is a table `slide,mpp`."""
     path = Path(slides)
     found = find_slides(path) if path.is_dir() else [path]
-    if not path.exists():
+    if not os.path.lexists(path):
         raise DataError(f"{path}: there is no such file or folder.")
     if not found:
         raise DataError(

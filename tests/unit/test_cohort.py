@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,40 @@ def test_slides_are_found_at_any_depth_and_nothing_else_is(tmp_path: Path, monke
         Source("b", tmp_path / "in/b.svs"),
         Source("a.1", tmp_path / "in/deep/er/a.1.ndpi"),
     ]  # and paths that hold wherever the next start is
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights on Windows")
+def test_a_link_to_a_disk_that_is_not_there_is_a_failure_and_the_others_are_done(tmp_path: Path) -> None:
+    picture(tmp_path / "slides" / "a.png")
+    (tmp_path / "slides" / "b.svs").symlink_to(tmp_path / "unmounted" / "b.svs")
+    outcome = tile_slides(find_cohort(tmp_path / "slides", 0.5), tmp_path / "work", SETTINGS)
+    assert (outcome.done, outcome.failed) == (("a",), ("b",))
+    assert "which is not there. Mount the disk" in causes(tmp_path / "work")["b", "tile"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights on Windows")
+def test_the_command_ends_with_a_failure_if_a_slide_is_not_there(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from scmil.cli import app
+
+    picture(tmp_path / "slides" / "a.png")
+    (tmp_path / "slides" / "b.svs").symlink_to(tmp_path / "unmounted" / "b.svs")
+    words = [
+        "tile",
+        tmp_path / "slides",
+        "--out",
+        tmp_path / "work",
+        "--mpp-of",
+        0.5,
+        "--size",
+        64,
+        "--preset",
+        "biopsy",
+    ]
+    said = CliRunner().invoke(app, [*map(str, words), "--no-pen"])
+    assert said.exit_code == 1
+    assert "1 made, 0 kept, 1 failed" in said.output
 
 
 def test_one_slide_is_a_cohort(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_nothing_of_somebody_elses_is_written_over(home: Path, model: Path, tmp_
             draw_heatmaps(model, chosen(home), tmp_path / "out", tiff=True)
         (tmp_path / "out" / name).unlink()
     (tmp_path / "out" / "index.html").write_text("mine")
-    with pytest.raises(OutputError, match="index.html is there, and was not written by scmil heatmap"):
+    with pytest.raises(OutputError, match=r"index\.html is there, and was not written by scmil heatmap"):
         draw_heatmaps(model, chosen(home), tmp_path / "out")
     assert (tmp_path / "out" / "index.html").read_text() == "mine"
     draw_heatmaps(model, chosen(home), tmp_path / "out", overwrite=True)

@@ -45,7 +45,7 @@ def test_a_link_to_another_folder_is_not_written_through(tmp_path: Path) -> None
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "detections").symlink_to(tmp_path / "others")
     for overwrite in (False, True):
-        with pytest.raises(OutputError, match="is outside of .*out, where a link leads"):
+        with pytest.raises(OutputError, match=r"is outside of .*out, where a link leads"):
             Outputs(tmp_path / "out", "locate", overwrite).write(tmp_path / "out" / "detections" / "a.csv", b"new")
     assert (tmp_path / "others" / "a.csv").read_bytes() == b"theirs"
 

@@ -402,7 +402,7 @@ def test_of_two_trainings_into_one_folder_the_second_is_rejected(once: Path, tmp
 
     with (
         locked(tmp_path / "model" / BEGUN, wait=False),
-        pytest.raises(OutputError, match="another training into .*model"),
+        pytest.raises(OutputError, match=r"another training into .*model"),
     ):
         study.train(data, tmp_path / "model", **QUICK)
     study.train(data, tmp_path / "model", **QUICK, progress=lambda what, *_: second() if "epochs" in what else None)

@@ -53,10 +53,14 @@ class Folder:
     def _listed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         files: list[str] = []
         folders: list[str] = []
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    (folders if entry.is_dir() else files).append(entry.name)
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        _check_link(entry)
+                        (folders if entry.is_dir() else files).append(entry.name)
+        except OSError as error:
+            raise DataError(f"{self.path}: the folder cannot be listed: {error.strerror}.") from None
         return tuple(sorted(files)), tuple(sorted(folders))
 
     @property
@@ -102,6 +106,15 @@ class Folder:
         counted = [f"{n} file{'s' * (n > 1)} {kind or 'without suffix'}" for kind, n in kinds.most_common(SOME)]
         more = ["…"] if len(kinds) > SOME or len(self.folders) > SOME else []
         return ", ".join(counted + [f"folder {name!r}" for name in self.folders[:SOME]] + more) or "nothing"
+
+
+def _check_link(entry: os.DirEntry[str]) -> None:
+    """Reject a link that leads nowhere and may be one to a folder of bags; one to a file is an error when it is read."""
+    if "." not in entry.name and entry.is_symlink() and not os.path.exists(entry.path):
+        raise DataError(
+            f"{entry.path} is a link to {os.readlink(entry.path)}, which is not there: its bags would be missing. Mount the "
+            "disk that it is on, or remove the link."
+        )
 
 
 def first_peek(paths: Iterator[Path]) -> Peek | None:

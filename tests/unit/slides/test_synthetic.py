@@ -273,7 +273,7 @@ def test_a_cohort_keeps_the_slides_that_are_there_and_paints_the_others(tmp_path
     files[0].unlink()
     files[1].write_bytes(before[1][:100])
     kept = files[2].stat().st_ino
-    with pytest.raises(OutputError, match="slide_002.svs is there, and was not painted by scmil"):
+    with pytest.raises(OutputError, match=r"slide_002\.svs is there, and was not painted by scmil"):
         paint_cohort(tmp_path, **options)  # damaged: nothing says that it was painted
     paint_cohort(tmp_path, **options, overwrite=True)
     assert [path.read_bytes() for path in files] == before
