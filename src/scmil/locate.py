@@ -73,6 +73,7 @@ def locate(
     *,
     rule: Rule | None = None,
     labels: str | Path | None = None,
+    missing: Sequence[str] | None = None,
     group: str | None = None,
     part: str = "unseen",
     exclude: Iterable[str] = (),
@@ -87,7 +88,8 @@ def locate(
     """Score the tiles of the bags, make detections of the scores, and compare both with outlined lesions.
 
     `annotations` has `<slide>.xml` (ASAP) or `<slide>.geojson` (QuPath). A slide without one is normal if its label is the
-    first class, and is left out otherwise; labels are those of the table `labels`, of the bags or of the model's study.
+    first class, and is left out otherwise; labels are those of the table `labels` (for `missing` see `read_labels`), of the
+    bags or of the model's study.
     `part` says which slides: by default those that the model has neither learned from nor been chosen on. `mpp` takes the
     place of what the slides say; the official evaluation of CAMELYON16 has 0.243 for all. A tile is tumour if `tile_share`
     of its area is. Files of `out` that this did not write are rejected, unless `overwrite`.
@@ -96,7 +98,7 @@ def locate(
     _check(folder, tile_share, part, mpp)
     out = Path(model) / "maps" / "locate" if out is None else Path(out)
     _, study = load_study(model)
-    known = known_labels(model, bags, study["classes"], labels)
+    known = known_labels(model, bags, study["classes"], labels, missing)
     split = study.get("split") or {}
     chosen, asked = _chosen(bags.ids, split, part), set(without_partly_outlined(exclude))
     left_out = {id: EXCLUDED for id in chosen if id in asked}
@@ -128,12 +130,16 @@ def locate(
 
 
 def known_labels(
-    model: str | Path, bags: BagSet, classes: Sequence[str], table: str | Path | None = None
+    model: str | Path,
+    bags: BagSet,
+    classes: Sequence[str],
+    table: str | Path | None = None,
+    missing: Sequence[str] | None = None,
 ) -> dict[str, Known]:
     """Class and patient of every bag: from the table, else from the bag, else from what the model was trained with."""
     from scmil.labels import read_labels
 
-    listed = None if table is None else read_labels(table, classes=list(classes))
+    listed = None if table is None else read_labels(table, classes=list(classes), missing=missing)
     of_study = _labels_of_study(Path(model) / "predictions.csv", classes)
     found = {}
     for id, label, patient in zip(bags.ids, bags.labels, bags.patients, strict=True):

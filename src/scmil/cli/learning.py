@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
+from scmil.cli.shared import Missing, On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
 
 PANEL = "Learning"
 
@@ -70,6 +70,7 @@ def train(
     test: Annotated[float, typer.Option(min=0, max=1, help="Share of patients to test on.")] = 0.2,
     key: Key = None,
     format: Format = None,
+    missing: Missing = None,
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
     device: Device = "auto",
@@ -97,6 +98,7 @@ def train(
         label=label,
         key=key,
         format=format,
+        missing=missing,
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
@@ -141,6 +143,7 @@ def compare(
     ] = "nested",
     key: Key = None,
     format: Format = None,
+    missing: Missing = None,
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
     seed: Seed = 0,
@@ -165,6 +168,7 @@ def compare(
         label=label,
         key=key,
         format=format,
+        missing=missing,
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,

@@ -103,7 +103,7 @@ def _names(labels: Path | None) -> dict[str, str]:
 
     if labels is None:
         return {}
-    table = read_labels(labels)
+    table = read_labels(labels, missing=())  # they are shown as they are
     return {id: name for id, name in zip(table.ids, table.names) if name is not None}
 
 

@@ -17,6 +17,13 @@ On = Annotated[
     ),
 ]
 TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: processors for each task.")]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help="Words in the table that mean a missing label, such as 'unknown,-'; '' if all are classes.",
+    ),
+]
 Overwrite = Annotated[
     bool,
     typer.Option(

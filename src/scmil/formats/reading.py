@@ -20,6 +20,7 @@ from scmil.bags import Bag, BagSet
 from scmil.errors import BagError, DataError, ScmilError
 from scmil.extras import need
 from scmil.guards import DAMAGE, check_archive, npy_array, npz_arrays, opened_h5
+from scmil.labels import slide_id
 
 SlideMpp: TypeAlias = float | Mapping[str, float]
 Array: TypeAlias = NDArray[Any] | Tensor
@@ -51,6 +52,8 @@ def lazy_bags(
     """
     ids = tuple(ids)
     known = {id: ((own or {}).get(id), None) if labels is None else labels.of(id) for id in ids}
+    if labels is not None:
+        _check_rows(id for id in ids if known[id] != (None, None))
 
     def labelled(id: str) -> Bag:
         label, patient = known[id]
@@ -58,6 +61,17 @@ def lazy_bags(
 
     of_all, patients = [known[id][0] for id in ids], [known[id][1] for id in ids]
     return BagSet.lazy(ids, labelled, of_all, patients, classes if labels is None else labels.classes)
+
+
+def _check_rows(ids: Iterable[str]) -> None:
+    """Reject bags that have one row of the table of labels, as a.pt and a.ome.pt have the row a."""
+    first: dict[str, str] = {}
+    for id in ids:
+        if (other := first.setdefault(slide_id(id), id)) != id:
+            raise DataError(
+                f"the bags {other!r} and {id!r} have the same row {slide_id(id)!r} in the table of labels. One row is one "
+                "slide: rename one of the files, or take it away."
+            )
 
 
 def make_bag(

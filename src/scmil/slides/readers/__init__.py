@@ -136,9 +136,8 @@ def _first_bytes(path: Path) -> bytes:
         if os.path.isdir(path):
             raise SlideError(f"{path} is a folder; a slide is a file. find_slides(folder) lists those below it.")
         if path.is_symlink() and not path.exists():
-            raise SlideError(
-                f"{path} is a link to {os.readlink(path)}, which is not there. Mount the disk that it is on, or remove the link."
-            )
+            where = os.readlink(path)
+            raise SlideError(f"{path} is a link to {where}, which is not there. Mount the disk, or remove the link.")
         if path.exists() and not path.is_file():
             raise SlideError(f"{path} is not a regular file, and cannot be a slide. Remove it.")
         with path.open("rb") as file:
