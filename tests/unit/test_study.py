@@ -212,7 +212,10 @@ def test_bags_without_a_label_are_left_out_with_a_note(tmp_path: Path) -> None:
     labels = relabelled(tmp_path / "bags", {"s03": ""})
     data = study.open_data(tmp_path / "bags", labels, drop_unlabelled=True)
     assert len(data.bags) == 23
-    assert data.notes == ("1 of 24 bags have no label and are left out.",)
+    assert data.notes == (
+        "1 of 24 bags have no label and are left out.",
+        "slides without a label (1 of 24): s03.",
+    )
 
 
 def test_bags_of_two_encoders_are_refused_before_training(tmp_path: Path) -> None:
