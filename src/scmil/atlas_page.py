@@ -47,6 +47,7 @@ from scmil.atlas import ALIKE, SIGNS, Atlas, Atom, Tile, build_atlas, percent
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.extras import need
 from scmil.files import write_atomically
+from scmil.outputs import Outputs
 from scmil.report.markup import Markup, element
 from scmil.report.style import STYLE
 from scmil.study import load_study, score_folder
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 FORMAT = "scmil-atlas-1"
 STAGE = "atlas"
+PAGES = ("atlas.csv", "index.html", "atlas.json")
 SIZE_PX = 256  # of a picture, where the model does not know the size of its tiles
 WRITERS = 8  # a file is on the disk before the next is written, and thousands of files would wait for each other
 IDS = uuid.UUID("b0a1c1f4-64e4-5b8e-9d51-2f8f0a3e6d17")
@@ -85,13 +87,15 @@ def make_atlas(
     held_out: bool = False,
     seed: int = 0,
     device: str = "cpu",
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Made:
     """Make the atlas of a model over a cohort; by default into `maps/atlas` of the model's folder.
 
     Slides are scored first, unless they are. Classes are compared by the labels of `bags`; with `held_out`, only on slides
     that the model has neither learned from nor been chosen on. Pictures are cut from the `slides`, a folder; without it
-    there are none. A slide that fails is written down in `failures.csv`, and the others go on.
+    there are none. A slide that fails is written down in `failures.csv`, and the others go on. Files of `out` that this
+    did not write are rejected, unless `overwrite`.
     """
     network, study = load_study(model)
     dictionary = getattr(network.refine, "dictionary", None)
@@ -117,13 +121,15 @@ def make_atlas(
     )
     failed = {**scored.failed, **atlas.failed}
     size_px = study["contract"].get("size_px") or SIZE_PX
+    outputs = Outputs(out, STAGE, overwrite)
+    outputs.check(*(out / name for name in PAGES), *(_qupath_file(out, id) for id in scores))
     digests = {id: slide.get("slide_digest") for id, slide in scored.scores.page["slides"].items()}
-    files, unread = _cut(atlas, sources, digests, out, size_px, progress) if sources is not None else ({}, {})
-    failed |= unread | _write_qupath(scores, out / "qupath", _told(progress, "writing for QuPath", len(scores)))
+    files, unread = _cut(atlas, sources, digests, outputs, size_px, progress) if sources is not None else ({}, {})
+    failed |= unread | _write_qupath(scores, outputs, _told(progress, "writing for QuPath", len(scores)))
     _remember(out, scores, failed)
     trained = sum(id in seen for id in scores)
     facts = {"held_out": held_out, "trained": trained, "pictures": slides is not None, "width_um": _width(scores)}
-    _write(out, atlas, files, scored.scores.page, facts)
+    _write(outputs, atlas, files, scored.scores.page, facts)
     return Made(out, atlas, failed)
 
 
@@ -183,7 +189,7 @@ def _cut(
     atlas: Atlas,
     sources: Mapping[str, Path],
     digests: Mapping[str, str | None],
-    out: Path,
+    outputs: Outputs,
     size_px: int,
     progress: Progress | None,
 ) -> tuple[dict[tuple[int, int], str], dict[str, str]]:
@@ -198,6 +204,8 @@ def _cut(
             wanted.setdefault(tile.slide, []).append((atom.atom, rank, tile))
     files: dict[tuple[int, int], str] = {}
     failed: dict[str, str] = {}
+    out = outputs.folder
+    outputs.check(*(out / _file(*place[:2]) for places in wanted.values() for place in places), marked=_is_marked)
     for done, (id, places) in enumerate(sorted(wanted.items()), start=1):
         try:
             digest = digests.get(id)
@@ -228,13 +236,23 @@ def _mark(tile: Tile, size_px: int, slide_digest: str | None) -> bytes:
     return json.dumps([tile.slide, tile.x, tile.y, tile.side, size_px, slide_digest]).encode()
 
 
-def _is_kept(path: Path, tile: Tile, size_px: int, slide_digest: str | None) -> bool:
-    if not path.is_file():
-        return False
+def _mark_of(path: Path) -> bytes:
     try:
         with need("PIL.Image", "slides").open(path) as picture:
-            return bool(picture.info.get("comment") == _mark(tile, size_px, slide_digest))
-    except OSError:
+            return bytes(picture.info.get("comment", b""))
+    except (OSError, TypeError, ValueError):  # not there, or not a picture
+        return b""
+
+
+def _is_kept(path: Path, tile: Tile, size_px: int, slide_digest: str | None) -> bool:
+    return _mark_of(path) == _mark(tile, size_px, slide_digest)
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a picture says of itself that it is of an atlas, also of one of an earlier version."""
+    try:
+        return [type(part) for part in json.loads(_mark_of(path))][:5] == [str, int, int, float, int]
+    except (TypeError, ValueError):
         return False
 
 
@@ -260,11 +278,17 @@ def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, o
 # ------------------------------------------------------------------------------------------------------------- QuPath
 
 
-def _write_qupath(scores: Mapping[str, Scores], folder: Path, progress: Callable[[int], None] | None) -> dict[str, str]:
+def _qupath_file(out: Path, id: str) -> Path:
+    return out / "qupath" / f"{safe_name(id)}.geojson"
+
+
+def _write_qupath(
+    scores: Mapping[str, Scores], outputs: Outputs, progress: Callable[[int], None] | None
+) -> dict[str, str]:
     failed = {}
     for done, id in enumerate(scores, start=1):
         try:
-            write_atoms_geojson(scores[id], folder / f"{safe_name(id)}.geojson")
+            outputs.write(_qupath_file(outputs.folder, id), atoms_geojson(scores[id]))
         except (ScmilError, OSError) as error:
             if is_disk_full(error):
                 raise
@@ -274,14 +298,12 @@ def _write_qupath(scores: Mapping[str, Scores], folder: Path, progress: Callable
     return failed
 
 
-def write_atoms_geojson(scores: Scores, path: str | Path) -> None:
-    """Write the tiles of a slide for QuPath: detections, their class the strongest atom, scores as measurements.
+def atoms_geojson(scores: Scores) -> bytes:
+    """The tiles of a slide for QuPath: detections, their class the strongest atom, scores as measurements.
 
-    >>> import tempfile
     >>> from scmil.scores import _small_bag, _small_model, score_bag
-    >>> path = Path(tempfile.mkdtemp()) / "slide.geojson"
-    >>> write_atoms_geojson(score_bag(_small_model(), _small_bag(), ("normal", "tumour")), path)
-    >>> feature = json.loads(path.read_text())["features"][0]
+    >>> page = json.loads(atoms_geojson(score_bag(_small_model(), _small_bag(), ("normal", "tumour"))))
+    >>> feature = page["features"][0]
     >>> feature["properties"]["objectType"], sorted(feature["properties"]["measurements"])
     ('detection', ['attention ratio', 'code', 'lambda', 'probability tumour', 'sparsity'])
     """
@@ -311,7 +333,7 @@ def write_atoms_geojson(scores: Scores, path: str | Path) -> None:
             }
         )
     text = json.dumps({"type": "FeatureCollection", "features": features}, ensure_ascii=False, allow_nan=False)
-    write_atomically(Path(path), text.encode())
+    return text.encode()
 
 
 def _square(x: int, y: int, side: float) -> list[list[float]]:
@@ -329,7 +351,11 @@ def _colour(atom: int, negative: bool) -> tuple[int, ...]:
 
 
 def _write(
-    out: Path, atlas: Atlas, files: Mapping[tuple[int, int], str], about: Mapping[str, Any], facts: Mapping[str, Any]
+    outputs: Outputs,
+    atlas: Atlas,
+    files: Mapping[tuple[int, int], str],
+    about: Mapping[str, Any],
+    facts: Mapping[str, Any],
 ) -> None:
     rows = [_row(atom, files) for atom in atlas.atoms]
     page = {
@@ -344,9 +370,13 @@ def _write(
         "ranked": [atom.atom for atom in atlas.ranked],
         "atoms": rows,
     }
-    write_atomically(out / "atlas.csv", _table(rows, atlas.classes).encode())
-    write_atomically(out / "index.html", write_page(atlas, files, about["model"], facts).encode())
-    write_atomically(out / "atlas.json", (json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    contents = (
+        _table(rows, atlas.classes),
+        write_page(atlas, files, about["model"], facts),
+        json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n",
+    )
+    for name, content in zip(PAGES, contents, strict=True):
+        outputs.write(outputs.folder / name, content.encode())
 
 
 def _row(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, Any]:

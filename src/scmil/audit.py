@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +21,7 @@ from torch import Tensor
 from scmil.bags import Bag, BagSet
 from scmil.errors import SplitError
 from scmil.extras import need
-from scmil.labels import Labels, slide_id
+from scmil.labels import Labels, other_normalisation, slide_id
 from scmil.splits import Split, check_split
 
 SEVERITIES = ("error", "warning", "note")
@@ -206,6 +207,12 @@ def fingerprint(features: Tensor) -> tuple[bytes, bytes]:
     return hashlib.sha256(shape + b"".join(rows)).digest(), hashlib.sha256(shape + b"".join(sorted(rows))).digest()
 
 
+def without_bag(labels: Labels, ids: Iterable[str]) -> tuple[str, ...]:
+    """The slides of a table that have a label and no bag."""
+    here = set(map(slide_id, ids))
+    return tuple(id for id, name in zip(labels.ids, labels.names) if name is not None and id not in here)
+
+
 def few(slides: Sequence[str]) -> str:
     """Some names of many.
 
@@ -292,12 +299,28 @@ def _labels(cohort: _Cohort, labels: Labels | None) -> Iterator[Finding]:
         remedy = "Label them, or leave them out of training."
         yield Finding("warning", "no-label", f"{_bags(without)} without a label", remedy, without)
     if labels is not None:
-        here = set(map(slide_id, cohort.ids))
-        if lost := tuple(id for id, name in zip(labels.ids, labels.names) if name is not None and id not in here):
+        if lost := without_bag(labels, cohort.ids):
             remedy = "Encode these slides, or check that file names and ids agree."
             yield Finding(
                 "warning", "no-bag", f"labelled slides without a bag: {len(lost)} of {len(labels)}", remedy, lost
             )
+        for name, those in labels.spellings.items():
+            sentence = f"{', '.join(map(repr, those))} are taken for one class, {name!r}"
+            remedy = "Write a class in one way; if these are different classes, give them different names."
+            yield Finding("warning", "spelling", sentence, remedy)
+        if pairs := other_normalisation(cohort.ids, labels.ids):
+            sentence = (
+                f"{_bags(tuple(pairs))} without a label only because the name is in another Unicode normalisation"
+            )
+            remedy = f"Rename the files, or correct the table: {', '.join(map(ascii, pairs.values()))}."
+            yield Finding("error", "normalisation", sentence, remedy, tuple(map(ascii, pairs)))
+    normal: dict[str, list[str]] = {}
+    for id in cohort.ids:
+        normal.setdefault(unicodedata.normalize("NFC", id), []).append(id)
+    for same in (ids for ids in normal.values() if len(ids) > 1):
+        sentence = f"{len(same)} bags whose names differ only in their Unicode normalisation"
+        remedy = "They look the same and are different slides to every program: rename one, or keep one."
+        yield Finding("warning", "normalisation", sentence, remedy, tuple(map(ascii, same)))
     counts = cohort.counts()
     present = {name: n for name, n in counts.items() if n}
     if absent := [name for name, n in counts.items() if not n]:

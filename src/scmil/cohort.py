@@ -16,12 +16,11 @@ import csv
 import io
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +32,8 @@ from scmil.files import no_formula, unquoted, write_atomically
 from scmil.fingerprint import sha256_of_file, sha256_of_json, stat_of
 from scmil.guards import DAMAGE, opened_h5
 from scmil.labels import read_rows, slide_id
+from scmil.outputs import check_unclaimed
+from scmil.processes import process_pool
 from scmil.shards import ALL, Shard
 from scmil.slides import Slide, find_slides, find_tissue, open_slide, slide_digest, slide_files, tile
 from scmil.work import Ledger, Outcome, check_writable, for_each, locked, refusing, safe_name, sweep
@@ -82,7 +83,7 @@ def find_cohort(slides: str | Path, mpp_of: float | str | Path | None = None) ->
     """The slides below a folder, or one slide; `mpp_of` gives microns per pixel for all, or is a table `slide,mpp`."""
     path = Path(slides)
     found = find_slides(path) if path.is_dir() else [path]
-    if not path.exists():
+    if not os.path.lexists(path):
         raise DataError(f"{path}: there is no such file or folder.")
     if not found:
         raise DataError(
@@ -304,6 +305,7 @@ def tile_slides(
     """
     work, settings = Path(work), settings or TileSettings()
     check_writable(work)
+    check_unclaimed(work, "tiling.json", ["slides.csv", "tiles"], "tile")
     _same_settings(work / "tiling.json", asdict(settings))
     everyone = sorted({source.id for source in sources})
     alone, found = _remember(work, sources)
@@ -462,6 +464,7 @@ def encode_slides(
     folder = bags_folder(work, encoder.name, scales)
     check_writable(folder)
     asked = {"encoder": encoder.name, "encoder_digest": encoder.digest, "scales": scales, "dtype": dtype}
+    check_unclaimed(folder, "encoder.json", (_bag_file(folder, source).name for source in tiled), "encode")
     _same_settings(folder / "encoder.json", asked)
     found = _compare_with_tiles(work, tiled, {source.id: source for source in tiled})
     tiled = [source for source in tiled if source.id not in found.replaced]
@@ -623,7 +626,7 @@ def _in_processes(job: Job, on_slide: OnSlide | None, jobs: int) -> Outcome:
         return job.run(job.sources, on_slide)
     outcomes = []
     alone = job._replace(sources=()).alone  # no process needs the whole list
-    with ProcessPoolExecutor(min(jobs, len(job.sources)), mp_context=get_context("spawn")) as pool:
+    with process_pool(min(jobs, len(job.sources))) as pool:
         for source, outcome in zip(job.sources, pool.map(alone, job.sources), strict=True):
             outcomes.append(outcome)
             tell(on_slide, source, outcome)

@@ -10,13 +10,12 @@ import csv
 import fnmatch
 import io
 import json
-import multiprocessing
 import os
 import platform
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,11 +25,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil import baseline
-from scmil.errors import ConfigError, DataError, ScmilError
+from scmil import baseline, processes
+from scmil.errors import ConfigError, DataError, OutputError, ScmilError
 from scmil.extras import need
 from scmil.files import no_formula, write_atomically
 from scmil.metrics import METRICS
+from scmil.outputs import check_unclaimed
 from scmil.plan import Cell, Plan, aggregator_of, build, recipe_of, rule_of
 from scmil.run_inputs import Present, check_results, check_unchanged, inputs_of, load_bags
 from scmil.scoring import Row, Scored, history_rows, score, summarise
@@ -39,6 +39,7 @@ from scmil.work import locked
 
 FORMAT = "scmil-run-1"
 RESULT, FAILED, EXPERIMENT = "result.json", "failed.json", "experiment.json"
+FILES = ("results.csv", "folds.csv", "costs.csv", "report.html", "report.md", "report.tex", "cells")  # and EXPERIMENT
 TAKEN = "another process is at it"
 # Numbers of all bags times folds. Below, all folds train at once on bags in memory; above, one fold after the other on
 # bags that are read when they are needed: a step on a slide is long enough to keep a processor busy by itself.
@@ -187,7 +188,12 @@ def versions() -> dict[str, str]:
 
 
 def _check_folder(plan: Plan, out: Path) -> None:
-    """Refuse a folder that holds results of other settings under the same names."""
+    """Refuse a folder with files of others in the place of ours, or with results of other settings under the same names."""
+    check_unclaimed(out, EXPERIMENT, FILES, "run")
+    if (out / EXPERIMENT).is_file() and not str(_read(out / EXPERIMENT).get("format")).startswith("scmil-run-"):
+        raise OutputError(
+            f"{out / EXPERIMENT} was not written by scmil run. Give --out another folder, or move it away."
+        )
     different = []
     for cell in plan.cells:
         path = cell_folder(out, cell) / RESULT
@@ -237,10 +243,9 @@ def _execute(
         for cell in cells:
             yield cell.name, guarded_cell(cell, out, data, progress)
         return
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        told = manager.Queue()
-        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with processes.manager() as shared:
+        told = shared.Queue()
+        with processes.process_pool(jobs) as pool:
             names: dict[Future[str | None], str] = {
                 pool.submit(_guarded_elsewhere, cell, out, data, told): cell.name for cell in cells
             }

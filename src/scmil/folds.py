@@ -8,9 +8,7 @@ and dropout of a step depend on seed, epoch and bag alone, so both give the same
 from __future__ import annotations
 
 import math
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -26,6 +24,7 @@ from scmil.bags import Bag, moments
 from scmil.errors import OptionError, SplitError
 from scmil.memory import memory_is_kept
 from scmil.model import MILModel
+from scmil.processes import process_pool
 from scmil.recipes import Recipe, clip_each, make_optimiser
 from scmil.splits import Split
 from scmil.stacked import Parameters, stacked_losses
@@ -372,8 +371,7 @@ def _fit_in_processes(
 ) -> FoldsHistory:
     """Deal the folds to processes of one thread each: the folds do not depend on each other."""
     parts = [list(range(len(models)))[job::jobs] for job in range(jobs)]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs - 1, mp_context=context) as pool:
+    with process_pool(jobs - 1) as pool:
         others = [
             pool.submit(_fit_alone, _of(task, part), [models[f] for f in part], [splits[f] for f in part])
             for part in parts[1:]

@@ -10,9 +10,11 @@ import csv
 import difflib
 import io
 import re
+import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +29,24 @@ PATIENT = ("case_id", "patient", "patient_id", "case")
 LABEL = ("label", "target", "class", "category", "y")
 OTHER = ("", "unnamed: 0", "fold", "split", "mpp", "source", "dataset")  # never a label unless it is named
 BLANK = ("", "nan", "na", "n/a", "#n/a", "<na>", "null")
+# What may be a class, as "None" is a stage in CAMELYON17, or say that nothing is known: asked about.
+DOUBTFUL = (
+    "none",
+    "-",
+    "--",
+    "–",
+    "—",
+    ".",
+    "?",
+    "??",
+    "unknown",
+    "unk",
+    "missing",
+    "undefined",
+    "tbd",
+    "n.a.",
+    "n.d.",
+)
 SUFFIXES = re.compile(
     r"\.(svs|tiff?|ome|ndpi|mrxs|scn|bif|vsi|vms|vmu|svslide|czi|qptiff|dcm|zarr|h5|hdf5|pt|pth|npy|npz|csv|safetensors"
     r"|jpe?g|png)$",
@@ -85,6 +105,9 @@ class Labels:
     classes: tuple[str, ...]
     patients: tuple[str | None, ...]
     notes: tuple[str, ...] = ()  # what was merged, left out or concluded while reading
+    spellings: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # of classes that were spelled in several ways
 
     @cached_property
     def _position(self) -> dict[str, int]:
@@ -117,11 +140,16 @@ def read_labels(
     label: str | None = None,
     patient: str | None = None,
     classes: Sequence[str] | None = None,
+    missing: Sequence[str] | None = None,
 ) -> Labels:
     """Read the labels of slides from a .csv, .tsv or .xlsx table; columns are found by their usual names, or named.
 
     With `slides`, `path` is a table of patients and `slides` says which slides are whose, as STAMP has it. Classes are
     sorted, numbers as numbers, or in the order of `classes`. Without a column of patients, TCGA barcodes name them.
+
+    Classes that differ only in case, spaces or Unicode normalisation are one class, which is noted. Blank cells, NaN and
+    n/a are missing labels. Words such as None, unknown, - and ? may be a class or a missing label: they are rejected until
+    `missing` lists those that mean a missing label, which may be none of them; the others are then classes.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels.csv"
@@ -132,10 +160,13 @@ def read_labels(
     """
     table = read_rows(path)
     notes: list[str] = []
+    unknown = {*BLANK, *(word.strip().lower() for word in missing or ())}
     if slides is not None:
-        records = _joined(table, read_rows(slides), slide, label, patient, notes)
+        records = _joined(table, read_rows(slides), slide, label, patient, unknown, notes)
     else:
-        records = _records(table, slide, label, patient)
+        records = _records(table, slide, label, patient, unknown)
+    if missing is None:
+        _ask_about(path, records, classes or ())
     merged = _merged(records, notes)
     if not merged:
         raise DataError(f"{path}: there is no slide below the names of the columns.")
@@ -143,11 +174,15 @@ def read_labels(
     if blank := names.count(None):
         notes.append(f"slides without a label ({blank} of {len(names)}): {_some(_unlabelled(merged))}.")
     ordered, spelled = _classes(path, names, classes)
+    spellings = {name: those for name in ordered if len(those := _spellings(names, spelled, name)) > 1}
+    for name, those in spellings.items():
+        words = ", ".join(f"{word!r} ({names.count(word)})" for word in those)
+        notes.append(f"{words} are one class, {name!r}: they differ only in case, spaces or Unicode normalisation.")
     patients = [record.patient for record in merged.values()]
     if slides is None and table.find([patient] if patient else PATIENT) is None:
         patients = _patients_by_barcode(merged, notes)
     final = tuple(None if name is None else spelled[name] for name in names)
-    return Labels(tuple(merged), final, ordered, tuple(patients), tuple(notes))
+    return Labels(tuple(merged), final, ordered, tuple(patients), tuple(notes), spellings)
 
 
 def slide_id(text: str) -> str:
@@ -160,6 +195,21 @@ def slide_id(text: str) -> str:
     while (shorter := SUFFIXES.sub("", name)) and shorter != name:
         name = shorter
     return name
+
+
+def other_normalisation(ids: Iterable[str], rows: Iterable[str]) -> dict[str, str]:
+    """The ids that are not among the rows of a table but for their Unicode normalisation, each with its row.
+
+    Letters with accents are one character (NFC) or two (NFD, as macOS writes them into file names): they look the same.
+
+    >>> other_normalisation(["Mu\u0308ller", "Schmidt"], ["M\u00fcller", "Schmidt"]) == {"Mu\u0308ller": "M\u00fcller"}
+    True
+    """
+    exact = set(rows)
+    normal = {unicodedata.normalize("NFC", row): row for row in exact}
+    lost = [id for id in ids if slide_id(id) not in exact]
+    found = {id: normal.get(unicodedata.normalize("NFC", slide_id(id))) for id in lost}
+    return {id: row for id, row in found.items() if row is not None}
 
 
 def read_rows(path: str | Path, *, ragged: bool = False) -> Rows:
@@ -252,7 +302,25 @@ class _Record(NamedTuple):
     patient: str | None
 
 
-def _records(table: Rows, slide: str | None, label: str | None, patient: str | None) -> list[_Record]:
+def _ask_about(path: str | Path, records: Sequence[_Record], classes: Sequence[str]) -> None:
+    """Reject words that may be a class, or a patient, or say that nothing is known; those among the classes are classes."""
+    for column in ("label", "patient"):
+        lines: dict[str, list[str]] = {}
+        for record in records:
+            word = getattr(record, column)
+            if word is not None and word.lower() in DOUBTFUL and not (column == "label" and word in classes):
+                lines.setdefault(word, []).append(record.where.rpartition(" ")[2])
+        if lines:
+            said = "; ".join(f"{word!r} in line {_some(where)}" for word, where in lines.items())
+            raise DataError(
+                f"{path}: a {column}, or a word for a missing one? {said}. Say which words mean a missing {column}: "
+                f"--missing '{','.join(lines)}'; or, if none does: --missing ''. (In an experiment: missing under [data].)"
+            )
+
+
+def _records(
+    table: Rows, slide: str | None, label: str | None, patient: str | None, unknown: Collection[str]
+) -> list[_Record]:
     if slide is None and table.find(SLIDE) is None and table.find(PATIENT) is not None:
         raise DataError(
             f"{table.path} is a table of patients: {', '.join(table.header)}. Give the table that says which slides are "
@@ -264,22 +332,28 @@ def _records(table: Rows, slide: str | None, label: str | None, patient: str | N
         _Record(
             f"{table.path}, line {number}",
             _id_of(table, number, cells[slides]),
-            _known(cells[labels]),
-            None if patients is None else _known(cells[patients]),
+            _known(cells[labels], unknown),
+            None if patients is None else _known(cells[patients], unknown),
         )
         for number, cells in table.lines
     ]
 
 
 def _joined(
-    clini: Rows, slide_table: Rows, slide: str | None, label: str | None, patient: str | None, notes: list[str]
+    clini: Rows,
+    slide_table: Rows,
+    slide: str | None,
+    label: str | None,
+    patient: str | None,
+    unknown: Collection[str],
+    notes: list[str],
 ) -> list[_Record]:
     """STAMP's two tables: the label of a slide is its patient's."""
     names = [patient] if patient else PATIENT
     of_patient, labels = clini.need(names, "patient", "patient="), _label_column(clini, label)
     known = _merged(
         [
-            _Record(f"{clini.path}, line {at}", cells[of_patient], _known(cells[labels]), None)
+            _Record(f"{clini.path}, line {at}", cells[of_patient], _known(cells[labels], unknown), None)
             for at, cells in clini.lines
         ],
         notes,
@@ -290,7 +364,7 @@ def _joined(
     for number, cells in slide_table.lines:
         label_of = known[cells[owner]].label if cells[owner] in known else None
         id = _id_of(slide_table, number, cells[slides])
-        records.append(_Record(f"{slide_table.path}, line {number}", id, label_of, _known(cells[owner])))
+        records.append(_Record(f"{slide_table.path}, line {number}", id, label_of, _known(cells[owner], unknown)))
     met = {cells[owner] for _, cells in slide_table.lines}
     for what, ids in (("patients without slides", known.keys() - met), ("patients without a line", met - known.keys())):
         if ids:
@@ -318,8 +392,8 @@ def _id_of(table: Rows, number: int, cell: str) -> str:
     return id
 
 
-def _known(cell: str) -> str | None:
-    return None if cell.lower() in BLANK else cell
+def _known(cell: str, unknown: Collection[str]) -> str | None:
+    return None if cell.lower() in unknown else cell
 
 
 def _merged(records: Iterable[_Record], notes: list[str], what: str = "slide") -> dict[str, _Record]:
@@ -331,13 +405,13 @@ def _merged(records: Iterable[_Record], notes: list[str], what: str = "slide") -
         if first is None:
             merged[record.slide] = record
             continue
-        for field in ("label", "patient"):
-            one, other = getattr(first, field), getattr(record, field)
-            same = one == other or (field == "label" and _number(one or "") == _number(other or ""))
+        for column in ("label", "patient"):
+            one, other = getattr(first, column), getattr(record, column)
+            same = one == other or (column == "label" and _compared(one or "") == _compared(other or ""))
             if None not in (one, other) and not same:
                 raise DataError(
-                    f"{record.where}: {what} {record.slide!r} has the {field} {other!r}, but {one!r} in "
-                    f"line {first.where.rpartition(' ')[2]}. One {what} has one {field}: correct the table."
+                    f"{record.where}: {what} {record.slide!r} has the {column} {other!r}, but {one!r} in "
+                    f"line {first.where.rpartition(' ')[2]}. One {what} has one {column}: correct the table."
                 )
         repeated.append(record.slide)
         merged[record.slide] = first._replace(
@@ -349,29 +423,42 @@ def _merged(records: Iterable[_Record], notes: list[str], what: str = "slide") -
     return merged
 
 
-def _number(word: str) -> float | str:
-    """A label for comparison: 1 and 1.0 are one class."""
+def _compared(word: str) -> float | str:
+    """A label for comparison: 1 and 1.0 are one class, and so are Tumour and TUMOUR.
+
+    >>> _compared("1.0"), _compared("Invasive  CARCINOMA"), _compared("Tumo\u0308r") == _compared("TUM\u00d6R")
+    (1.0, 'invasive carcinoma', True)
+    """
+    text = unicodedata.normalize("NFC", " ".join(word.split()).casefold())
     try:
         value = float(word)
     except ValueError:
-        return word
-    return value if value == value else word
+        return text
+    return value if value == value else text
+
+
+def _spellings(names: Sequence[str | None], spelled: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The spellings of a class that were met; numbers are written in several ways, and that is no matter."""
+    return tuple(
+        sorted({word for word in names if word and spelled[word] == name and isinstance(_compared(word), str)})
+    )
 
 
 def _classes(
     path: str | Path, names: Sequence[str | None], given: Sequence[str] | None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The classes in their order, and how each name that was met is spelled."""
-    met = {name: _number(name) for name in names if name is not None}
+    counts = Counter(name for name in names if name is not None)
+    met = {name: _compared(name) for name in counts}
     values: set[Any] = set(met.values())
     if given is not None:
-        order = {_number(name): name for name in given}
+        order: dict[Any, str] = {_compared(name): name for name in given}
         for name, value in met.items():
-            if value not in order:
+            if name not in given and value not in order:
                 near = difflib.get_close_matches(name, given, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise DataError(f"{path}: label {name!r} is not among the classes {', '.join(given)}.{hint}")
-        return tuple(given), {name: order[value] for name, value in met.items()}
+        return tuple(given), {name: name if name in given else order[value] for name, value in met.items()}
     if len(values) < 2:
         only = f"every label is {next(iter(met))!r}" if met else "no slide has a label"
         raise DataError(f"{path}: {only}; two classes are needed. If this is a part of a cohort, name all: classes=.")
@@ -379,7 +466,10 @@ def _classes(
         return tuple(f"{value:.15g}" for value in sorted(values)), {
             name: f"{value:.15g}" for name, value in met.items()
         }
-    return tuple(sorted(met)), {name: name for name in met}
+    usual: dict[Any, str] = {}
+    for name in sorted(met, key=lambda name: (-counts[name], name)):
+        usual.setdefault(met[name], name)  # a class is called what it is called most often
+    return tuple(sorted(usual.values())), {name: usual[value] for name, value in met.items()}
 
 
 def _patients_by_barcode(merged: dict[str, _Record], notes: list[str]) -> list[str | None]:

@@ -13,15 +13,16 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scmil import localisation
 from scmil.errors import DataError, OptionError, ScmilError
-from scmil.files import no_formula, unquoted, write_atomically
+from scmil.files import no_formula, unquoted
 from scmil.localisation import FALSE_POSITIVES, Detections, Froc, Hits, Numbers, Rule
+from scmil.outputs import Outputs
 from scmil.plan import without_partly_outlined
 from scmil.study import load_study, score_folder
 from scmil.work import Ledger, safe_name
@@ -72,6 +73,7 @@ def locate(
     *,
     rule: Rule | None = None,
     labels: str | Path | None = None,
+    missing: Sequence[str] | None = None,
     group: str | None = None,
     part: str = "unseen",
     exclude: Iterable[str] = (),
@@ -80,21 +82,23 @@ def locate(
     draws: int = 1000,
     seed: int = 0,
     device: str = "cpu",
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Located:
     """Score the tiles of the bags, make detections of the scores, and compare both with outlined lesions.
 
     `annotations` has `<slide>.xml` (ASAP) or `<slide>.geojson` (QuPath). A slide without one is normal if its label is the
-    first class, and is left out otherwise; labels are those of the table `labels`, of the bags or of the model's study.
+    first class, and is left out otherwise; labels are those of the table `labels` (for `missing` see `read_labels`), of the
+    bags or of the model's study.
     `part` says which slides: by default those that the model has neither learned from nor been chosen on. `mpp` takes the
     place of what the slides say; the official evaluation of CAMELYON16 has 0.243 for all. A tile is tumour if `tile_share`
-    of its area is.
+    of its area is. Files of `out` that this did not write are rejected, unless `overwrite`.
     """
     rule, folder = rule or Rule(), Path(annotations)
     _check(folder, tile_share, part, mpp)
     out = Path(model) / "maps" / "locate" if out is None else Path(out)
     _, study = load_study(model)
-    known = known_labels(model, bags, study["classes"], labels)
+    known = known_labels(model, bags, study["classes"], labels, missing)
     split = study.get("split") or {}
     chosen, asked = _chosen(bags.ids, split, part), set(without_partly_outlined(exclude))
     left_out = {id: EXCLUDED for id in chosen if id in asked}
@@ -118,7 +122,7 @@ def locate(
     }  # fmt: skip
     page["warnings"] += _warnings(judged, unknown, known, rule, [] if part == "unseen" else _seen(split))
     page = {**made, **page, "left_out": left_out, "failed": failed}
-    _write(out, page, curve, judged)
+    _write(Outputs(out, STAGE, overwrite), page, curve, judged)
     return Located(out, page, failed)
 
 
@@ -126,12 +130,16 @@ def locate(
 
 
 def known_labels(
-    model: str | Path, bags: BagSet, classes: Sequence[str], table: str | Path | None = None
+    model: str | Path,
+    bags: BagSet,
+    classes: Sequence[str],
+    table: str | Path | None = None,
+    missing: Sequence[str] | None = None,
 ) -> dict[str, Known]:
     """Class and patient of every bag: from the table, else from the bag, else from what the model was trained with."""
     from scmil.labels import read_labels
 
-    listed = None if table is None else read_labels(table, classes=list(classes))
+    listed = None if table is None else read_labels(table, classes=list(classes), missing=missing)
     of_study = _labels_of_study(Path(model) / "predictions.csv", classes)
     found = {}
     for id, label, patient in zip(bags.ids, bags.labels, bags.patients, strict=True):
@@ -344,23 +352,28 @@ def _some(ids: Sequence[str]) -> str:
 # -------------------------------------------------------------------------------------------------------------- files
 
 
-def _write(out: Path, page: Page, curve: Froc | None, judged: Mapping[str, _Judged]) -> None:
-    folder = out / "detections"
-    written = {safe_name(id) + ".csv" for id in judged}
-    for old in folder.glob("*.csv"):  # of slides that another call looked at
-        if old.name not in written:
-            old.unlink()
+def _write(outputs: Outputs, page: Page, curve: Froc | None, judged: Mapping[str, _Judged]) -> None:
+    """Write the files of this call, and remove those that an earlier one wrote and this one does not."""
+    new = set()
+    for path, content in _files(outputs.folder, page, curve, judged):  # all are looked at before the first is written
+        outputs.check(path, content=content)
+        new.add(path)
+    for old in [path for path in outputs.written() if path not in new]:  # of slides that only an earlier call looked at
+        outputs.remove(old)
+    for path, content in _files(outputs.folder, page, curve, judged):
+        outputs.write(path, content)
+
+
+def _files(out: Path, page: Page, curve: Froc | None, judged: Mapping[str, _Judged]) -> Iterator[tuple[Path, bytes]]:
     for id, one in judged.items():
         rows = zip(one.detections.probability.tolist(), *one.detections.xy.T.tolist(), strict=True)
-        write_atomically(folder / f"{safe_name(id)}.csv", _csv([f"{p:.7g}", x, y] for p, x, y in rows))
-    for name in ("froc.csv", "froc.svg"):
-        (out / name).unlink(missing_ok=True)
+        yield out / "detections" / f"{safe_name(id)}.csv", _csv([f"{p:.7g}", x, y] for p, x, y in rows)
     if curve is not None:
         rows = zip(curve.thresholds, curve.false_positives, curve.sensitivity, strict=True)
         header = ["threshold", "false_positives_per_slide", "sensitivity"]
-        write_atomically(out / "froc.csv", _csv([header, *([f"{value:.7g}" for value in row] for row in rows)]))
-        write_atomically(out / "froc.svg", _picture(curve, page).encode())
-    write_atomically(out / "result.json", (json.dumps(page, indent=1, allow_nan=False) + "\n").encode())
+        yield out / "froc.csv", _csv([header, *([f"{value:.7g}" for value in row] for row in rows)])
+        yield out / "froc.svg", _picture(curve, page).encode()
+    yield out / "result.json", (json.dumps(page, indent=1, allow_nan=False) + "\n").encode()
 
 
 def _picture(curve: Froc, page: Page) -> str:

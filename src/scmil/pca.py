@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from scmil.errors import DataError, ScmilError, ShapeError
 from scmil.extras import need
-from scmil.files import no_formula, write_atomically
+from scmil.files import no_formula
 from scmil.metrics import auc_many
+from scmil.outputs import Outputs
 from scmil.report.markup import Markup, element
 from scmil.report.plots import axis_over
 from scmil.scores import _spacing
@@ -90,6 +91,7 @@ def draw_pca(
     annotations: str | Path | None = None,
     tiles: int = 1500,
     seed: int = 0,
+    overwrite: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Drawn:
     """Draw the same tiles of a cohort as each of some models sees them; writes a PNG, an SVG and a CSV.
@@ -97,7 +99,8 @@ def draw_pca(
     Tiles are drawn at random, as many of each colour as `balanced` finds, spread over the slides. With `annotations`, a
     folder of `<slide>.geojson` or `.xml`, colours are tumour and other tiles, by the tile's centre; a slide without a file
     counts as free of tumour if its label is the first class, and is left out otherwise. Without `annotations`, a tile has
-    the colour of its slide's label, and slides without a label are left out.
+    the colour of its slide's label, and slides without a label are left out. A file of the same name that this did not
+    write is rejected, unless `overwrite`.
     """
     from scmil.work import Ledger
 
@@ -118,17 +121,20 @@ def draw_pca(
     counts = {name: int((sample.colour == k).sum()) for k, name in enumerate(names)}
     counts = {name: count for name, count in counts.items() if count}
     marks, size = _drawing(panels, sample.colour, names)
-    path = Path(out)
-    files = tuple(path.with_suffix(suffix) for suffix in (".png", ".svg", ".csv"))
-    svg = _svg(marks, size)
-    for file, content in zip(files, (_png(marks, size), svg.encode(), _table(panels, sample, names)), strict=True):
-        write_atomically(file, content)
+    path, svg = Path(out), _svg(marks, size)
+    parts = {".png": _png(marks, size), ".svg": svg.encode(), ".csv": _table(panels, sample, names)}
+    contents = {path.with_suffix(suffix): content for suffix, content in parts.items()}
+    outputs = Outputs(path.parent, STAGE, overwrite)
+    for file, content in contents.items():  # all are looked at before the first is written
+        outputs.check(file, content=content)
+    for file, content in contents.items():
+        outputs.write(file, content)
     ledger = Ledger(path.parent)
     for id, cause in failed.items():
         ledger.add(id, STAGE, cause)
     for failure in [each for each in ledger.read() if each.stage == STAGE and each.slide not in failed]:
         ledger.clear(failure.slide, STAGE)
-    return Drawn(panels, counts, files, failed, left_out, svg)
+    return Drawn(panels, counts, tuple(contents), failed, left_out, svg)
 
 
 # ---------------------------------------------------------------------------------------------------------- the sample

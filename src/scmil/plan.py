@@ -45,7 +45,7 @@ TRAINING_KEYS = (
     "precision",
 )  # of how it is trained, not of the recipe; no defaults, as below
 # Which bags, where a data set needs more than its name: no default, so that a plan without them says nothing of them.
-DATA_KEYS = ("name", "labels", "label", "key", "format", "allow_missing", "drop_unlabelled")
+DATA_KEYS = ("name", "labels", "label", "key", "format", "missing", "allow_missing", "drop_unlabelled")
 # Where the lesions of the test slides are, to score their localisation; a plan without the table says nothing of it.
 LOCALISATION: dict[str, Any] = {
     "annotations": None, "class": None, "score": "probability", "rule": "peaks", "radius_um": None, "smooth_um": 0.0,
@@ -389,7 +389,7 @@ def _check_data(data: Settings, ready: Mapping[str, Any], folder: Path, wanted: 
         problems.append(f"[data] dataset = {name!r}: unknown data set.{near} There is no folder {folder / name}.")
     if isinstance(data.get("labels"), str):
         data["labels"] = _path(data, "labels", folder, problems)
-    for key in ("name", "labels", "label", "key", "format"):
+    for key in ("name", "labels", "label", "key", "format", "missing"):
         if not isinstance(data.get(key, ""), str):
             problems.append(f"[data] {key} = {data[key]!r}: a word is needed.")
     for key in ("standardise", "allow_missing", "drop_unlabelled"):

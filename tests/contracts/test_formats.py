@@ -11,7 +11,7 @@ from independent_readers import read_clam, read_clam_labels, read_trident
 
 from scmil import Bag, formats
 from scmil.bags import BagSet
-from scmil.errors import DataError
+from scmil.errors import DataError, OutputError
 from scmil.files import write_atomically
 from scmil.formats import Exported, export, open_bags, writable
 from scmil.formats.folder import Folder
@@ -84,13 +84,13 @@ def test_half_precision_and_double_are_written_as_32_bit(name: str, tmp_path: Pa
 def test_a_stopped_export_goes_on_where_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
 
-    def stop_at_the_fifth(path: Path, content: bytes) -> None:
+    def stop_at_the_sixth(path: Path, content: bytes) -> None:
         written.append(path)
-        if len(written) == 5:
+        if len(written) == 6:
             raise KeyboardInterrupt
         write_atomically(path, content)
 
-    monkeypatch.setattr(f"scmil.formats.{name}.write_atomically", stop_at_the_fifth)
+    monkeypatch.setattr("scmil.outputs.write_atomically", stop_at_the_sixth)
     with pytest.raises(KeyboardInterrupt):
         export(some_bags(), tmp_path, name)
     monkeypatch.undo()
@@ -121,6 +121,20 @@ def test_other_labels_are_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"labels\.csv is there with other labels"):
         export(some_bags(), tmp_path, "clam")
     assert "mine" in (tmp_path / "labels.csv").read_text()
+    export(some_bags(), tmp_path, "clam", overwrite=True)
+    assert "mine" not in (tmp_path / "labels.csv").read_text()
+
+
+def test_features_that_others_wrote_are_not_overwritten(tmp_path: Path) -> None:
+    bags = some_bags()
+    theirs = tmp_path / "h5_files" / f"{bags.ids[1]}.h5"  # a folder of CLAM without pt_files
+    theirs.parent.mkdir()
+    theirs.write_bytes(b"theirs")
+    with pytest.raises(OutputError, match=r"\.h5 is there, and was not written by scmil export"):
+        export(bags, tmp_path, "clam")
+    assert theirs.read_bytes() == b"theirs"
+    assert export(bags, tmp_path, "clam", overwrite=True).written == bags.ids
+    assert theirs.read_bytes() != b"theirs"
 
 
 def test_clam_finds_what_it_expects(tmp_path: Path) -> None:

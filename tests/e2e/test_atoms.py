@@ -23,7 +23,7 @@ from scmil.atlas_page import make_atlas
 from scmil.bag_files import write_bag
 from scmil.bags import Bag
 from scmil.cli import app
-from scmil.errors import OptionError
+from scmil.errors import OptionError, OutputError
 from scmil.formats import open_bags
 from scmil.labels import read_labels
 from scmil.work import Ledger
@@ -183,3 +183,16 @@ def test_the_same_tiles_are_drawn_for_every_model(home: Path, tmp_path: Path) ->
     assert {(row["x"], row["y"]) for row in rows if row["colour"] == "tumour tiles"} == {("40", "40")}
     each = [[(row["slide"], row["x"], row["y"]) for row in rows[k : k + 25]] for k in (0, 25, 50)]
     assert each[0] == each[1] == each[2]
+
+
+def test_files_of_others_are_not_replaced_by_an_atlas(home: Path, tmp_path: Path) -> None:
+    for name in ("atlas.csv", "index.html", "qupath/s1.geojson"):
+        theirs = tmp_path / name
+        theirs.parent.mkdir(exist_ok=True)
+        theirs.write_text("theirs")
+        words = ["atlas", home / "sc", home / "bags", "--labels", home / "labels.csv", "--out", tmp_path]
+        done = CliRunner().invoke(app, list(map(str, words)))
+        assert isinstance(done.exception, OutputError)
+        assert f"{name} is there, and was not written by scmil atlas" in str(done.exception)
+        assert theirs.read_text() == "theirs"
+        theirs.unlink()

@@ -22,7 +22,7 @@ from scmil import study
 from scmil.bag_files import write_bag
 from scmil.bags import Bag, BagSet
 from scmil.cli import app
-from scmil.errors import DataError, OptionError
+from scmil.errors import DataError, OptionError, OutputError
 from scmil.localisation import Rule
 from scmil.locate import locate
 from scmil.slides.asap import write_asap
@@ -242,3 +242,25 @@ def test_a_slide_without_microns_needs_them_given(home: Path) -> None:
         locate(home / "model", bags, home / "outlines", part="all")
     page = locate(home / "model", bags, home / "outlines", part="all", mpp=0.5, draws=20).page
     assert page["froc"]["lesions"] == 1
+
+
+def test_files_of_others_are_neither_deleted_nor_replaced(home: Path) -> None:
+    out = home / "out"
+    located(home, out=out)
+    ours = sorted(path.name for path in (out / "detections").iterdir())
+    (out / "detections" / "mine.csv").write_text("mine")
+    (out / "froc.csv").write_text("mine")
+    with pytest.raises(OutputError, match=r"froc\.csv is there, and was not written by scmil locate, or was changed"):
+        located(home, out=out, rule=Rule("ratio"))
+    (out / "froc.csv").rename(out / "kept.csv")
+    located(home, part="test", out=out)  # fewer slides: the files of the others are removed, and only these
+    left = sorted(path.name for path in (out / "detections").iterdir())
+    assert "mine.csv" in left
+    assert 1 < len(left) <= len(ours)
+    assert (out / "kept.csv").read_text() == "mine"
+    done = scmil(
+        "locate", home / "model", home / "bags", "--annotations", home / "outlines", "--draws", 50, "--out", out,
+        "--overwrite",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert (out / "detections" / "mine.csv").read_text() == "mine"

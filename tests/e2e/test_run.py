@@ -85,6 +85,41 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(experiment: Path, t
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
 
+def children_of(pid: int) -> set[int]:
+    """All processes below a process, as Linux lists them."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended since
+            continue
+    found, next_ones = set(), {pid}
+    while next_ones := {child for child, parent in parents.items() if parent in next_ones}:
+        found |= next_ones
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="needs /proc")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+def test_a_run_that_is_ended_leaves_no_process_behind(experiment: Path, tmp_path: Path, how: signal.Signals) -> None:
+    words = [str(SCMIL), "run", str(experiment), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    words += ["--set", "training.epochs=100000"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while len(children := children_of(process.pid)) < 4 or len(list(tmp_path.glob("out/cells/.locks/*.lock"))) < 2:
+        assert time.monotonic() < deadline  # two workers, the queue of their news, and what Python starts beside them
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(how)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while (left := [pid for pid in children if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
 def test_a_dry_run_lists_the_cells_and_overrides_change_them(experiment: Path, tmp_path: Path) -> None:
     said = run(experiment, tmp_path / "out", "--dry-run", "--set", "protocol.selection=last").stdout
     assert "bags--sc  (last)" in said

@@ -12,7 +12,7 @@ from scipy import stats
 
 from scmil import atlas as module
 from scmil.atlas import Atlas, Atom, Partner, build_atlas, compare_use
-from scmil.atlas_page import write_atoms_geojson, write_page
+from scmil.atlas_page import atoms_geojson, write_page
 from scmil.errors import DataError, OptionError
 from scmil.scores import Codes, Scores
 from scmil.significance import holm
@@ -326,8 +326,7 @@ def test_the_page_says_when_its_slides_have_trained_the_model() -> None:
 
 
 def test_qupath_gets_a_closed_square_a_tile_with_its_strongest_atom(tmp_path: Path) -> None:
-    write_atoms_geojson(slide("a", [[1.0, -3.0], [0, 0]]), tmp_path / "a.geojson")
-    first, second = json.loads((tmp_path / "a.geojson").read_text())["features"]
+    first, second = json.loads(atoms_geojson(slide("a", [[1.0, -3.0], [0, 0]])))["features"]
     assert first["properties"]["classification"]["name"] == "Atom 1−"
     assert first["properties"]["measurements"]["code"] == -3.0
     assert first["geometry"]["coordinates"] == [[[0, 7], [100, 7], [100, 107], [0, 107], [0, 7]]]
@@ -335,4 +334,4 @@ def test_qupath_gets_a_closed_square_a_tile_with_its_strongest_atom(tmp_path: Pa
     assert "classification" not in second["properties"]  # it uses no atom
     assert first["id"] != second["id"]
     with pytest.raises(OptionError, match="no sparse coding"):
-        write_atoms_geojson(replace(slide("a", [[1.0]]), codes=None), tmp_path / "b.geojson")
+        atoms_geojson(replace(slide("a", [[1.0]]), codes=None))

@@ -11,7 +11,7 @@ import torch
 from scmil.audit import Audit, Finding, audit, cramers_v, fingerprint
 from scmil.bag_files import read_bag, write_bag
 from scmil.bags import Bag, BagSet
-from scmil.labels import Labels
+from scmil.labels import Labels, read_labels
 from scmil.splits import Split
 
 
@@ -303,3 +303,23 @@ def test_programs_get_every_slide() -> None:
 
 def test_a_set_without_bags_is_reported_too() -> None:
     assert audit(BagSet([])).lines()[:2] == ["0 bags of 0 patients", "no instances"]
+
+
+def test_classes_that_were_spelled_in_several_ways_are_found(tmp_path: Path) -> None:
+    bags = clean(6)
+    names = ["Tumour", "tumour", "normal", "normal", "normal", "tumour"]
+    table = "".join(f"{bag.id},{name}\n" for bag, name in zip(bags, names, strict=True))
+    (tmp_path / "labels.csv").write_text("slide,label\n" + table)
+    found = only(audit(BagSet(bags), read_labels(tmp_path / "labels.csv")))
+    assert (found.severity, found.code) == ("warning", "spelling")
+    assert "'Tumour', 'tumour' are taken for one class, 'tumour'" in str(found)
+
+
+def test_names_that_differ_only_in_their_unicode_normalisation_are_found() -> None:
+    bags = [*clean(4), Bag("Mu\u0308ller", content(7), 0), Bag("M\u00fcller", content(8), 1)]
+    found = only(audit(BagSet(bags)))
+    assert (found.severity, found.code) == ("warning", "normalisation")
+    assert "'Mu\\u0308ller', 'M\\xfcller'" in str(found)  # as they are, since they look the same
+    labels = Labels(("s0", "s1", "s2", "s3", "M\u00fcller"), ("a", "b", "a", "b", "a"), ("a", "b"), (None,) * 5)
+    codes_found = codes(audit(BagSet(bags[:-1]), labels))
+    assert codes_found["normalisation"] == ("'Mu\\u0308ller'",)

@@ -280,7 +280,7 @@ def test_paint_makes_slides_with_labels_and_annotations(tmp_path: Path) -> None:
     pytest.importorskip("tifffile")
     assert "2 slides and " in scmil("paint", "--slides", 2, "--side", 1000, "--seed", 3, "--out", tmp_path).stdout
     names = [f"slide_{number:03d}.{end}" for number in (1, 2) for end in ("geojson", "svs", "xml")]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["labels.csv", *names]
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["labels.csv", *names]
     with (tmp_path / "labels.csv").open() as file:
         assert sorted(row["label"] for row in csv.DictReader(file)) == ["normal", "tumour"]
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from scmil.cohort import (
     tissue_file,
 )
 from scmil.encoders import Encoder
-from scmil.errors import DataError, OptionError
+from scmil.errors import DataError, OptionError, OutputError
 from scmil.slides import slide_digest
 from scmil.work import Ledger
 
@@ -110,6 +111,40 @@ def test_slides_are_found_at_any_depth_and_nothing_else_is(tmp_path: Path, monke
         Source("b", tmp_path / "in/b.svs"),
         Source("a.1", tmp_path / "in/deep/er/a.1.ndpi"),
     ]  # and paths that hold wherever the next start is
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights on Windows")
+def test_a_link_to_a_disk_that_is_not_there_is_a_failure_and_the_others_are_done(tmp_path: Path) -> None:
+    picture(tmp_path / "slides" / "a.png")
+    (tmp_path / "slides" / "b.svs").symlink_to(tmp_path / "unmounted" / "b.svs")
+    outcome = tile_slides(find_cohort(tmp_path / "slides", 0.5), tmp_path / "work", SETTINGS)
+    assert (outcome.done, outcome.failed) == (("a",), ("b",))
+    assert "which is not there. Mount the disk" in causes(tmp_path / "work")["b", "tile"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights on Windows")
+def test_the_command_ends_with_a_failure_if_a_slide_is_not_there(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from scmil.cli import app
+
+    picture(tmp_path / "slides" / "a.png")
+    (tmp_path / "slides" / "b.svs").symlink_to(tmp_path / "unmounted" / "b.svs")
+    words = [
+        "tile",
+        tmp_path / "slides",
+        "--out",
+        tmp_path / "work",
+        "--mpp-of",
+        0.5,
+        "--size",
+        64,
+        "--preset",
+        "biopsy",
+    ]
+    said = CliRunner().invoke(app, [*map(str, words), "--no-pen"])
+    assert said.exit_code == 1
+    assert "1 made, 0 kept, 1 failed" in said.output
 
 
 def test_one_slide_is_a_cohort(tmp_path: Path) -> None:
@@ -588,3 +623,24 @@ def _replace_pixels(path: Path, same_times: bool) -> None:
     path.write_bytes(content + bytes(max(length - len(content), 0)))
     if same_times:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+# ------------------------------------------------------------------------------------------------ other people's files
+
+
+def test_a_folder_with_tables_and_tiles_of_others_is_not_tiled_into(tmp_path: Path) -> None:
+    for name in ("slides.csv", "tiles/a.jpg"):
+        work = tmp_path / name.replace("/", "-")
+        empty_files(work, name)
+        with pytest.raises(OutputError, match="is there, and was not written by scmil tile"):
+            tile_slides(cohort(tmp_path), work, SETTINGS)
+        assert [path.name for path in work.iterdir()] == [name.partition("/")[0]]
+
+
+def test_bags_of_others_are_not_deleted_by_encoding(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    tile_slides(cohort(tmp_path), work, SETTINGS)
+    theirs = empty_files(bags_folder(work, "mean"), "a.h5") / "a.h5"
+    with pytest.raises(OutputError, match=r"a\.h5 is there, and was not written by scmil encode"):
+        encode_slides(work, mean_colour())
+    assert theirs.exists()

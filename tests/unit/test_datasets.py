@@ -489,7 +489,7 @@ def test_wrong_words_about_a_folder_are_refused(tmp_path: Path) -> None:
         load_dataset(folder, labels=other)
     with pytest.raises(DataError, match="no column 'grade' for the label"):
         load_dataset(folder, labels=folder / "labels.csv", label="grade")
-    with pytest.raises(OptionError, match="label = 'grade' is a column of the table of labels: give that table"):
+    with pytest.raises(OptionError, match="label = 'grade' is about the table of labels: give that table"):
         load_dataset(folder, label="grade")
     with pytest.raises(OptionError, match="data set 'musk1' does not take key, labels"):
         load_dataset("musk1", labels="labels.csv", key="uni")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scmil.errors import ConfigError
+from scmil.errors import ConfigError, OutputError
 from scmil.experiment import run, splits_of
 from scmil.plan import Plan, make_plan
 
@@ -287,3 +287,13 @@ def test_slides_without_a_label_are_left_out_only_if_asked(cohort: Path, tmp_pat
     plan = cohort_plan(cohort, protocol={"folds": 2}, data={"drop_unlabelled": True})
     assert run(plan, tmp_path / "dropped", jobs=1, only="*--plain").failed == {}
     assert rows(tmp_path / "dropped" / "results.csv")[0]["bags"] == "20"
+
+
+@pytest.mark.parametrize("name", ["results.csv", "report.md", "experiment.json"])
+def test_files_of_others_are_not_replaced_by_a_run(name: str, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text('{"format": "theirs"}')
+    with pytest.raises(OutputError, match=f"{name} .*not written by scmil run"):
+        run(plan_of(table), out, jobs=1)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {name: '{"format": "theirs"}'}

@@ -20,7 +20,7 @@ from PIL import Image
 from scmil import study
 from scmil.bag_files import write_bag
 from scmil.bags import Bag, BagSet
-from scmil.errors import DataError, OptionError
+from scmil.errors import DataError, OptionError, OutputError
 from scmil.formats import open_bags
 from scmil.heatmaps import draw_heatmaps
 from scmil.heatmaps.maps import made_of
@@ -268,19 +268,32 @@ def test_an_unknown_score_is_refused_before_anything_is_written(home: Path, mode
     assert not (tmp_path / "maps").exists()
 
 
+DETECTIONS_OF_QUPATH = """{
+  "type": "FeatureCollection",
+  "features": [{"type": "Feature", "id": "2b6f0cc9-04d1-4b8b-a1c1-0f1b7a1d2c3e", "geometry": {"type": "Point",
+    "coordinates": [1, 2]}, "properties": {"objectType": "detection"}}]
+}"""
+
+
 def test_nothing_of_somebody_elses_is_written_over(home: Path, model: Path, tmp_path: Path) -> None:
     slides = Path(shutil.copytree(home / "slides", tmp_path / "slides"))
     before = {path.name: path.read_bytes() for path in slides.iterdir()}
     with pytest.raises(OptionError, match=r"holds slides or annotations. Give --out a folder of its own"):
         draw_heatmaps(model, chosen(home), slides, slides=slides)
-    with pytest.raises(OptionError, match=r"s00.png is there already, and not by scmil heatmap"):
+    with pytest.raises(OutputError, match=r"s00.png is there, and was not written by scmil heatmap"):
         draw_heatmaps(model, chosen(home), slides)
     for name in ("s00.geojson", "s00.tiff"):
         (tmp_path / "out").mkdir(exist_ok=True)
-        (tmp_path / "out" / name).write_text('{"type": "FeatureCollection", "features": []}')
-        with pytest.raises(OptionError, match=f"{name} is there already"):
+        (tmp_path / "out" / name).write_text(DETECTIONS_OF_QUPATH)
+        with pytest.raises(OutputError, match=f"{name} is there, and was not"):
             draw_heatmaps(model, chosen(home), tmp_path / "out", tiff=True)
         (tmp_path / "out" / name).unlink()
+    (tmp_path / "out" / "index.html").write_text("mine")
+    with pytest.raises(OutputError, match=r"index\.html is there, and was not written by scmil heatmap"):
+        draw_heatmaps(model, chosen(home), tmp_path / "out")
+    assert (tmp_path / "out" / "index.html").read_text() == "mine"
+    draw_heatmaps(model, chosen(home), tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "index.html").read_text() != "mine"
     assert {path.name: path.read_bytes() for path in slides.iterdir()} == before
 
 

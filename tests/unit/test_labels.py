@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -205,10 +206,59 @@ def test_lines_that_agree_are_merged_and_noted(tmp_path: Path) -> None:
 
 def test_blank_labels_are_unknown_and_noted(tmp_path: Path) -> None:
     blank = "".join(f"s{i},{word}\n" for i, word in enumerate(["", "NaN", "NA", "n/a"]))
-    labels = read_labels(table(tmp_path, "slide,label\na,x\nb,None\n" + blank))
+    labels = read_labels(table(tmp_path, "slide,label\na,x\nb,None\n" + blank), missing=())
     assert labels.classes == ("None", "x")  # the name of a stage in CAMELYON17, not a gap
     assert labels.of("s1") == (None, None)
     assert labels.notes == ("slides without a label (4 of 6): s0, s1, s2 and 1 more.",)
+
+
+@pytest.mark.parametrize("word", ["None", "none", "-", "?", "unknown", "Unknown", "missing", "N.A."])
+def test_words_that_may_mean_a_missing_label_are_asked_about(word: str, tmp_path: Path) -> None:
+    path = table(tmp_path, f"slide,label\na,x\nb,{word}\nc,y\nd,{word}\n")
+    with pytest.raises(DataError, match=rf"'{re.escape(word)}' in line 3, 5\. .*--missing '{re.escape(word)}'"):
+        read_labels(path)
+    labels = read_labels(path, missing=[word])
+    assert (labels.classes, labels.of("b")) == (("x", "y"), (None, None))
+    assert len(read_labels(path, missing=()).classes) == 3
+    assert read_labels(path, classes=["x", "y", word]).of("d") == (2, None)
+
+
+def test_a_patient_who_is_unknown_is_asked_about_too(tmp_path: Path) -> None:
+    path = table(tmp_path, "slide,label,patient\na,x,unknown\nb,y,unknown\nc,y,ann\n")
+    with pytest.raises(DataError, match=r"a patient, or a word for a missing one\? 'unknown' in line 2, 3"):
+        read_labels(path)
+    assert read_labels(path, missing=["unknown"]).patients == (None, None, "ann")  # and not one patient with two slides
+
+
+def test_classes_that_differ_only_in_how_they_are_spelled_are_one_and_that_is_noted(tmp_path: Path) -> None:
+    words = [
+        "Tumour",
+        "tumour",
+        "TUMOUR",
+        "tumour",
+        "normal",
+        "Normal",
+        "Tumo\u0308r",
+        "tum\u00f6r",
+        "in  situ",
+        "In situ",
+    ]
+    text = "".join(f"s{i},{word}\n" for i, word in enumerate(words))
+    labels = read_labels(table(tmp_path, "slide,label\n" + text))
+    assert labels.classes == ("In situ", "Normal", "Tumo\u0308r", "tumour")
+    assert labels.counts() == {"In situ": 2, "Normal": 2, "Tumo\u0308r": 2, "tumour": 4}
+    assert labels.spellings["tumour"] == ("TUMOUR", "Tumour", "tumour")
+    said = (
+        "'TUMOUR' (1), 'Tumour' (1), 'tumour' (2) are one class, 'tumour': they differ only in case, spaces or Unicode"
+    )
+    assert any(note.startswith(said) for note in labels.notes)
+    named = read_labels(tmp_path / "labels.csv", classes=["NORMAL", "TUMOUR", "TUM\u00d6R", "IN SITU"])
+    assert named.counts() == {"NORMAL": 2, "TUMOUR": 4, "TUM\u00d6R": 2, "IN SITU": 2}
+
+
+def test_a_slide_that_is_listed_twice_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
+    labels = read_labels(table(tmp_path, "slide,label\na,Tumour\na,tumour\nb,normal\n"))
+    assert len(labels.classes) == 2
 
 
 def test_empty_lines_and_trailing_commas_of_spreadsheets_do_no_harm(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from scmil import Bag, BagSet, build_model
 from scmil import study as studies
-from scmil.errors import DataError
+from scmil.errors import DataError, OutputError
 from scmil.formats import export
 from scmil.pca import Panel, balanced, draw_pca, line_auc, pca_figure, principal_plane, seen_by
 
@@ -157,3 +157,14 @@ def test_nothing_to_draw_is_refused(model: Path, tmp_path: Path) -> None:
         draw_pca([model], nowhere, tmp_path / "pca.png", annotations=tmp_path)
     with pytest.raises(DataError, match="is not a folder"):
         draw_pca([model], stored(model), tmp_path / "pca.png", annotations=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["fig.png", "fig.svg", "fig.csv"])
+def test_a_picture_of_others_is_not_replaced(name: str, model: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("theirs")
+    with pytest.raises(OutputError, match=f"{name} is there, and was not written by scmil pca"):
+        draw_pca([model], stored(model), tmp_path / "fig.png", tiles=20)
+    assert [path.name for path in tmp_path.iterdir()] == [name]  # nothing else was written
+    draw_pca([model], stored(model), tmp_path / "fig.png", tiles=20, overwrite=True)
+    draw_pca([model], stored(model), tmp_path / "fig.png", tiles=30)  # our own is replaced
+    assert (tmp_path / name).read_bytes() != b"theirs"

@@ -13,7 +13,7 @@ import torch
 
 from scmil import study
 from scmil.bags import Bag, BagSet
-from scmil.errors import ConfigError, DataError, ModelFileError, OptionError, ScmilError, ShapeError
+from scmil.errors import ConfigError, DataError, ModelFileError, OptionError, OutputError, ScmilError, ShapeError
 from scmil.formats import export
 
 QUICK: dict[str, Any] = {"aggregator": "mean", "epochs": 3}
@@ -212,7 +212,10 @@ def test_bags_without_a_label_are_left_out_with_a_note(tmp_path: Path) -> None:
     labels = relabelled(tmp_path / "bags", {"s03": ""})
     data = study.open_data(tmp_path / "bags", labels, drop_unlabelled=True)
     assert len(data.bags) == 23
-    assert data.notes == ("1 of 24 bags have no label and are left out.",)
+    assert data.notes == (
+        "1 of 24 bags have no label and are left out.",
+        "slides without a label (1 of 24): s03.",
+    )
 
 
 def test_bags_of_two_encoders_are_refused_before_training(tmp_path: Path) -> None:
@@ -357,3 +360,105 @@ def test_a_bag_without_coordinates_is_written_down_and_the_others_go_on(tmp_path
     assert len(scored.scores) == 23
     assert not study.score_folder(tmp_path / "model", good).failed  # made good
     assert bags.ids[0] not in (tmp_path / "model/maps/failures.csv").read_text()
+
+
+# ------------------------------------------------------------------------------------------------ other people's files
+
+
+def test_a_table_of_others_is_not_replaced_by_predictions(once: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from scmil.cli import app
+
+    out = tmp_path / "labels.csv"
+    out.write_text("slide_id,label\n")
+    words = ["predict", str(once / "model"), str(once / "bags"), "--out", str(out)]
+    said = CliRunner().invoke(app, words)
+    assert isinstance(said.exception, OutputError)
+    assert "labels.csv is there, and was not written by scmil predict" in str(said.exception)
+    assert out.read_text() == "slide_id,label\n"
+    assert CliRunner().invoke(app, [*words, "--overwrite"]).exit_code == 0
+    assert len(rows(out)) == 36
+    assert CliRunner().invoke(app, words).exit_code == 0  # now it is ours
+
+
+@pytest.mark.parametrize("name", ["predictions.csv", "report.html", "MODEL_CARD.md", "metrics.json", "history.csv"])
+def test_a_training_replaces_nothing_that_it_did_not_write(name: str, once: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("theirs")
+    data = study.open_data(once / "bags", once / "bags" / "labels.csv")
+    with pytest.raises(OutputError, match=f"{name} is there, and was not written by scmil train"):
+        study.train(data, tmp_path, **QUICK)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_of_two_trainings_into_one_folder_the_second_is_rejected(once: Path, tmp_path: Path) -> None:
+    from scmil.study.training import BEGUN
+    from scmil.work import locked
+
+    data = study.open_data(once / "bags", once / "bags" / "labels.csv")
+    tried: list[str] = []
+
+    def second(*_: object) -> None:
+        if not tried:
+            with locked(tmp_path / "model" / BEGUN, wait=False) as free:  # as another process sees it
+                tried.append("free" if free else "taken")
+
+    with (
+        locked(tmp_path / "model" / BEGUN, wait=False),
+        pytest.raises(OutputError, match=r"another training into .*model"),
+    ):
+        study.train(data, tmp_path / "model", **QUICK)
+    study.train(data, tmp_path / "model", **QUICK, progress=lambda what, *_: second() if "epochs" in what else None)
+    assert tried == ["taken"]  # while it trains
+
+
+# --------------------------------------------------------------------------------------------------- names in the table
+
+
+def labelled_folder(home: Path, names: dict[str, str], rows: dict[str, str]) -> tuple[Path, Path]:
+    """A folder of tensors, each with the name of a file, and a table of labels."""
+    (home / "bags").mkdir(parents=True)
+    for number, file in enumerate(names):
+        torch.save(torch.randn(4, 3, generator=torch.Generator().manual_seed(number)), home / "bags" / file)
+    (home / "labels.csv").write_text("slide_id,label\n" + "".join(f"{id},{label}\n" for id, label in rows.items()))
+    return home / "bags", home / "labels.csv"
+
+
+def test_labels_without_bags_and_merged_classes_are_noted_when_training(tmp_path: Path) -> None:
+    rows_ = {f"s{i}": ["tumour", "normal", "Tumour"][i % 3] for i in range(12)}
+    files = {f"{id}.pt": label for id, label in rows_.items()}
+    bags, labels = labelled_folder(tmp_path, files, {**rows_, "lost": "normal"})
+    data = study.open_data(bags, labels)
+    assert "labelled slides without a bag (1 of 13): lost." in data.notes
+    assert any("'Tumour' (4), 'tumour' (4) are one class" in note for note in data.notes)
+    assert data.bags.classes == ("Tumour", "normal")
+
+
+def test_two_bags_with_one_row_of_labels_are_rejected(tmp_path: Path) -> None:
+    bags, labels = labelled_folder(tmp_path, dict.fromkeys(["a.pt", "a.ome.pt", "b.pt"], ""), {"a": "x", "b": "y"})
+    with pytest.raises(DataError, match=r"bags 'a' and 'a\.ome' have the same row 'a' in the table of labels"):
+        study.open_data(bags, labels)
+
+
+def test_a_label_that_is_not_found_by_its_normalisation_alone_is_said_so(tmp_path: Path) -> None:
+    files = dict.fromkeys(["Mu\u0308ller.pt", "a.pt", "b.pt"], "")
+    bags, labels = labelled_folder(tmp_path, files, {"M\u00fcller": "x", "a": "x", "b": "y"})
+    with pytest.raises(DataError, match=r"another Unicode normalisation, as 'M\\xfcller' for the bag 'Mu\\u0308ller'"):
+        study.open_data(bags, labels)
+
+
+def test_words_for_a_missing_label_are_given_on_the_command_line(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from scmil.cli import app
+
+    rows_ = {f"s{i:02}": ["tumour", "normal"][i % 2] for i in range(16)} | {"s16": "unknown"}
+    bags, labels = labelled_folder(tmp_path, {f"{id}.pt": "" for id in rows_}, rows_)
+    words = ["train", str(bags), str(labels), "--aggregator", "mean", "--epochs", "1", "--out", str(tmp_path / "model")]
+    asked = CliRunner().invoke(app, words)
+    assert isinstance(asked.exception, DataError)
+    assert "'unknown' in line 18" in str(asked.exception)
+    audited = CliRunner().invoke(app, ["audit", str(bags), str(labels), "--missing", "unknown"])
+    assert "no-label: 1 bag without a label (s16)" in audited.output
+    done = CliRunner().invoke(app, [*words, "--missing", "unknown", "--drop-unlabelled"])
+    assert done.exit_code == 0, done.output

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
+from scmil.cli.shared import Missing, Overwrite
 
 PANEL = "Bags, whoever made them"
 
@@ -78,18 +79,22 @@ def export(
     out: Annotated[Path, typer.Option(help="Folder of its files.")],
     labels: Annotated[Path | None, typer.Option(help="A table of labels, to be written too.")] = None,
     label: LabelColumn = None,
+    missing: Missing = None,
     format: Format = None,
     key: Key = None,
     mpp_of: MppOf = None,
     trust_pickle: TrustPickle = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Write bags as another tool reads them. What is there is kept, so the same command goes on where it was stopped."""
     from scmil.formats import export as export_bags
     from scmil.formats import open_bags
 
-    bags = open_bags(folder, format, _labels(labels, label), key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of)
-    result = export_bags(bags, out, to)
+    bags = open_bags(
+        folder, format, _labels(labels, label, missing), key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of
+    )
+    result = export_bags(bags, out, to, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps({"out": str(out), **{k: list(v) for k, v in result._asdict().items()}}, indent=2))
         return
@@ -103,6 +108,7 @@ def audit_(
         Path | None, typer.Argument(help="A table of labels: case_id, slide_id, label, or the like.")
     ] = None,
     label: LabelColumn = None,
+    missing: Missing = None,
     splits: Annotated[Path | None, typer.Option(help="A split file, or a folder of them, to look for leaks.")] = None,
     format: Format = None,
     key: Key = None,
@@ -115,7 +121,7 @@ def audit_(
     from scmil.audit import audit
     from scmil.formats import open_bags
 
-    table = _labels(labels, label)
+    table = _labels(labels, label, missing)
     bags = open_bags(folder, format, table, key=key)
     found = audit(bags, table, _splits(splits, bags))
     if as_json:
@@ -127,10 +133,11 @@ def audit_(
         raise typer.Exit(1)
 
 
-def _labels(path: Path | None, label: str | None) -> Any:
+def _labels(path: Path | None, label: str | None, missing: str | None) -> Any:
+    from scmil.datasets import words_of
     from scmil.labels import read_labels
 
-    return None if path is None else read_labels(path, label=label)
+    return None if path is None else read_labels(path, label=label, missing=words_of(missing))
 
 
 def _splits(path: Path | None, bags: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import On, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
+from scmil.cli.shared import Missing, On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
 
 PANEL = "Learning"
 
@@ -45,9 +45,6 @@ RecipeName = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the split, the initial weights and the order of bags.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what is there, such as results of data that has changed since.")
-]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
@@ -73,6 +70,7 @@ def train(
     test: Annotated[float, typer.Option(min=0, max=1, help="Share of patients to test on.")] = 0.2,
     key: Key = None,
     format: Format = None,
+    missing: Missing = None,
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
     device: Device = "auto",
@@ -101,6 +99,7 @@ def train(
         label=label,
         key=key,
         format=format,
+        missing=missing,
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
@@ -147,6 +146,7 @@ def compare(
     ] = "nested",
     key: Key = None,
     format: Format = None,
+    missing: Missing = None,
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
     seed: Seed = 0,
@@ -172,6 +172,7 @@ def compare(
         label=label,
         key=key,
         format=format,
+        missing=missing,
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
@@ -202,6 +203,7 @@ def predict(
     mpp_of: Annotated[float | None, typer.Option(help="Microns per pixel of slides that do not say them.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights for the encoder of slides.")] = None,
     device: Device = "auto",
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Apply a model to new bags or slides: scmil predict model/ new_bags/ --out predictions.csv
@@ -216,6 +218,7 @@ def predict(
 
     place = device_of(device)
     study.load_study(model)
+    study.outputs_of(out, overwrite)
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary, _stages(as_json) as progress:
         if study.are_slides(bags):
@@ -230,7 +233,7 @@ def predict(
         rows = []
         if opened is not None:
             counted = None if progress is None else lambda done: progress("predicting", done, len(opened))
-            predicted = study.predict_folder(model, opened, out, device=place, progress=counted)
+            predicted = study.predict_folder(model, opened, out, device=place, overwrite=overwrite, progress=counted)
             rows, failed = predicted.rows, {**failed, **predicted.failed}
     if as_json:
         typer.echo(json.dumps({"out": str(out), "predictions": rows, "failed": failed}, indent=2))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import device_of, progress_bars
+from scmil.cli.shared import Missing, Overwrite, device_of, progress_bars
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -41,6 +41,7 @@ def atlas(
     tiles: Annotated[int, typer.Option(min=1, help="Pictures an atom.")] = 10,
     per_slide: Annotated[int, typer.Option(min=1, help="Of them, at most so many of one slide.")] = 3,
     labels: Labels = None,
+    missing: Missing = None,
     held_out: Annotated[
         bool, typer.Option("--held-out", help="Compare classes only on slides that the model has not seen.")
     ] = False,
@@ -48,6 +49,7 @@ def atlas(
     format: Format = None,
     device: Device = "auto",
     seed: Seed = 0,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Show what each atom has learned: scmil atlas model/ bags/ --slides slides/
@@ -60,8 +62,8 @@ def atlas(
 
     with _stages(as_json) as progress:
         made = make_atlas(
-            model, _open(model, bags, labels, key, format), out, slides=slides, tiles=tiles, per_slide=per_slide,
-            held_out=held_out, seed=seed, device=device_of(device), progress=progress,
+            model, _open(model, bags, labels, missing, key, format), out, slides=slides, tiles=tiles, per_slide=per_slide,
+            held_out=held_out, seed=seed, device=device_of(device), overwrite=overwrite, progress=progress,
         )  # fmt: skip
     ranked = made.atlas.ranked
     if as_json:
@@ -93,9 +95,11 @@ def pca(
     out: Annotated[Path, typer.Option(help="The picture; .svg and .csv are written beside it.")] = Path("pca.png"),
     tiles: Annotated[int, typer.Option(min=10, help="How many tiles, half of each colour.")] = 1500,
     labels: Labels = None,
+    missing: Missing = None,
     key: Key = None,
     format: Format = None,
     seed: Seed = 0,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Draw tiles as models see them, in two principal components: scmil pca plain/ bags/ --with ilra/ --with sc/
@@ -108,8 +112,8 @@ def pca(
     with _stages(as_json) as progress:
         models = [model, *(others or [])]
         drawn = draw_pca(
-            models, _open(model, bags, labels, key, format), out, annotations=annotations, tiles=tiles, seed=seed,
-            progress=progress,
+            models, _open(model, bags, labels, missing, key, format), out, annotations=annotations, tiles=tiles, seed=seed,
+            overwrite=overwrite, progress=progress,
         )  # fmt: skip
     if as_json:
         panels = [
@@ -135,8 +139,11 @@ def pca(
 # ------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _open(model: Path, bags: Path, table: Path | None, key: str | None, format: str | None) -> BagSet:
+def _open(
+    model: Path, bags: Path, table: Path | None, missing: str | None, key: str | None, format: str | None
+) -> BagSet:
     """The bags with the labels of a table, or with those that the model was trained with; its classes, in its order."""
+    from scmil.datasets import words_of
     from scmil.formats import open_bags
     from scmil.labels import read_labels
     from scmil.study import load_study
@@ -145,9 +152,9 @@ def _open(model: Path, bags: Path, table: Path | None, key: str | None, format: 
     own = model / "predictions.csv"
     known = None
     if table is not None:
-        known = read_labels(table, classes=study["classes"])
+        known = read_labels(table, classes=study["classes"], missing=words_of(missing))
     elif own.is_file():
-        known = read_labels(own, label="y_true", classes=study["classes"])
+        known = read_labels(own, label="y_true", classes=study["classes"], missing=())
     return open_bags(bags, format, labels=known, key=key)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import device_of, progress_bars
+from scmil.cli.shared import Missing, Overwrite, device_of, progress_bars
 
 PANEL = "Seeing"
 
@@ -25,6 +25,7 @@ def locate(
     labels: Annotated[
         Path | None, typer.Option(help="A table of labels, if neither the bags nor the model's study has them.")
     ] = None,
+    missing: Missing = None,
     score: Annotated[
         str,
         typer.Option(
@@ -68,6 +69,7 @@ def locate(
         str | None, typer.Option("--format", help="The format of the folder, if it is not detected.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")] = "auto",
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Compare a model's scores with outlined lesions: FROC as CAMELYON16 counts it, and AUC, precision and Dice of tiles.
@@ -75,6 +77,7 @@ def locate(
     Slides without an annotation are normal if their label is the first class, and are left out otherwise.
     """
     from scmil import study
+    from scmil.datasets import words_of
     from scmil.localisation import Rule
     from scmil.locate import locate as locate_folder
 
@@ -82,8 +85,10 @@ def locate(
     asked = Rule(score, rule, radius_um, smooth_um, least)
     with _Bar(len(opened), as_json) as told:
         found = locate_folder(
-            model, opened, annotations, out, rule=asked, labels=labels, group=group, part=part, exclude=exclude or (),
-            mpp=mpp, tile_share=tile_share, draws=draws, seed=seed, device=device_of(device), progress=told.advance_to,
+            model, opened, annotations, out, rule=asked, labels=labels,
+            missing=words_of(missing), group=group, part=part, exclude=exclude or (),
+            mpp=mpp, tile_share=tile_share, draws=draws, seed=seed, device=device_of(device), overwrite=overwrite,
+            progress=told.advance_to,
         )  # fmt: skip
     if as_json:
         typer.echo(json.dumps({"out": str(found.out), **found.page}, indent=2))

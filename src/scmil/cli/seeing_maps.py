@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import device_of, progress_bars
+from scmil.cli.shared import Overwrite, device_of, progress_bars
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -48,6 +48,7 @@ def heatmap(
     key: Annotated[str | None, typer.Option(help="Which encoder, if the folder of bags has several.")] = None,
     format: Annotated[str | None, typer.Option("--format", help="The format of the bags, if not detected.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")] = "auto",
+    overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show where a model looks: scmil heatmap model/ bags/ --slides slides/
@@ -64,7 +65,8 @@ def heatmap(
     with _bars(as_json) as progress:
         drawn = draw_heatmaps(
             model, opened, out, score=score, slides=slides, annotations=annotations, labels=_names(labels),
-            same_scale=same_scale, tiff=tiff, geojson=geojson, device=device_of(device), progress=progress,
+            same_scale=same_scale, tiff=tiff, geojson=geojson, device=device_of(device),
+            overwrite=overwrite, progress=progress,
         )  # fmt: skip
     if as_json:
         outcome = {key: list(getattr(drawn.outcome, key)) for key in ("done", "kept")}
@@ -101,7 +103,7 @@ def _names(labels: Path | None) -> dict[str, str]:
 
     if labels is None:
         return {}
-    table = read_labels(labels)
+    table = read_labels(labels, missing=())  # they are shown as they are
     return {id: name for id, name in zip(table.ids, table.names) if name is not None}
 
 

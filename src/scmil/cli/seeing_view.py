@@ -71,7 +71,7 @@ def _score(model: Path, bags: Path, labels: Path | None, device: str) -> None:
     from scmil.labels import read_labels
     from scmil.study import score_folder
 
-    opened = open_bags(bags, labels=read_labels(labels) if labels else None)
+    opened = open_bags(bags, labels=read_labels(labels, missing=()) if labels else None)
     with progress_bars() as progress:
         task = progress.add_task(f"scoring, {model.resolve().name}", total=len(opened))
         scored = score_folder(

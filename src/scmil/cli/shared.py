@@ -17,6 +17,19 @@ On = Annotated[
     ),
 ]
 TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: processors for each task.")]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORDS",
+        help="Words in the table that mean a missing label, such as 'unknown,-'; '' if all are classes.",
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace what is there, also what this command did not write; else it is rejected."
+    ),
+]
 TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs for each task, also 0.5.")]
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import On, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
+from scmil.cli.shared import On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
 
 PANEL = "From slides to bags"
 
@@ -186,11 +186,14 @@ def paint(
     side: Annotated[int, typer.Option(min=1000, max=100_000, help="Width and height in pixels.")] = 6000,
     mpp: Annotated[float, typer.Option(help="Microns per pixel.")] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="The same seed paints the same slides.")] = 0,
+    overwrite: Overwrite = False,
 ) -> None:
     """Paint slides that look like H&E, half of them with tumour, with annotations and labels: to try things out."""
     from scmil.slides.synthetic import paint_cohort
 
-    labels = paint_cohort(out, slides=slides, size=(side, side), mpp=mpp, seed=seed, annotations=True)
+    labels = paint_cohort(
+        out, slides=slides, size=(side, side), mpp=mpp, seed=seed, annotations=True, overwrite=overwrite
+    )
     typer.echo(f"{slides} slides and {labels}")
 
 

@@ -45,6 +45,7 @@ def load_dataset(
     label: str | None = None,
     key: str | None = None,
     format: str | None = None,
+    missing: str | None = None,
     allow_missing: bool | None = None,
 ) -> BagSet:
     """All bags of a data set, by its name, from a table that `read_bags` can read, or from a folder of features.
@@ -54,13 +55,21 @@ def load_dataset(
     fetched if it is nowhere. A data set that needs no file, such as `digits`, makes no use of these two.
 
     A folder may be of any format of `scmil.formats`: `format` if it is not detected, `key` for one encoder of several.
-    `labels` is a table for `read_labels`, and `label` its column. `key`, `format` and `allow_missing` concern cohorts too.
+    `labels` is a table for `read_labels`, `label` its column, and `missing` the words for a missing label, separated by
+    commas. `key`, `format` and `allow_missing` concern cohorts too.
 
     >>> bags = load_dataset("musk1")
     >>> bags, bags[0]
     (BagSet(92 bags, 45/47 of class 0/1), Bag('0', 4 x 166, label=1))
     """
-    own = {"labels": labels, "label": label, "key": key, "format": format, "allow_missing": allow_missing}
+    own = {
+        "labels": labels,
+        "label": label,
+        "key": key,
+        "format": format,
+        "missing": missing,
+        "allow_missing": allow_missing,
+    }
     given = {option: value for option, value in own.items() if value is not None}
     if name in names():
         taken = registry.entry(str(name)).options
@@ -69,7 +78,7 @@ def load_dataset(
         return registry.build(str(name), **{option: value for option, value in options.items() if option in taken})
     if Path(name).is_dir():
         _refuse({"allow_missing"}.intersection(given), f"the folder {name}")
-        return _open_folder(Path(name), labels, label, key, format)
+        return _open_folder(Path(name), labels, label, key, format, missing)
     if isinstance(name, Path) or Path(name).suffix or Path(name).name != name:
         from scmil.datasets.table import read_bags
 
@@ -79,23 +88,44 @@ def load_dataset(
 
 
 def _open_folder(
-    folder: Path, labels: str | Path | None, label: str | None, key: str | None, format: str | None
+    folder: Path,
+    labels: str | Path | None,
+    label: str | None,
+    key: str | None,
+    format: str | None,
+    missing: str | None,
 ) -> BagSet:
     from scmil.formats import open_bags
-    from scmil.labels import read_labels
+    from scmil.labels import other_normalisation, read_labels
 
-    if label is not None and labels is None:
-        raise OptionError(
-            f"label = {label!r} is a column of the table of labels: give that table as well, labels = PATH."
-        )
-    table = None if labels is None else read_labels(labels, label=label)
+    for option, value in (("label", label), ("missing", missing)):
+        if value is not None and labels is None:
+            raise OptionError(
+                f"{option} = {value!r} is about the table of labels: give that table as well, labels = PATH."
+            )
+    table = None if labels is None else read_labels(labels, label=label, missing=words_of(missing))
     bags = open_bags(folder, format, table, key=key)
+    if table is not None and (pairs := other_normalisation(bags.ids, table.ids)):
+        bag, row = next(iter(pairs.items()))
+        raise DataError(
+            f"{len(pairs)} bags have no label only because {labels} has their names in another Unicode normalisation, as "
+            f"{row!a} for the bag {bag!a}. Rename the files, or correct the table."
+        )
     if table is not None and all(label is None for label in bags.labels):
         raise DataError(
             f"no bag of {folder} is in {labels}: bags are called such as {', '.join(bags.ids[:3])}, slides of the table "
             f"such as {', '.join(table.ids[:3])}. Names must agree but for folders and suffixes."
         )
     return bags
+
+
+def words_of(missing: str | None) -> list[str] | None:
+    """The words of a list with commas; None if there is no list.
+
+    >>> words_of("unknown, -"), words_of(""), words_of(None)
+    (['unknown', '-'], [], None)
+    """
+    return None if missing is None else [word.strip() for word in missing.split(",") if word.strip()]
 
 
 def _refuse(options: Iterable[str], what: str) -> None:

@@ -5,7 +5,8 @@ A format is a class without arguments that
 - has `layout`: a line that says what its folder looks like, for people whose folder is something else;
 - answers `looks_like(folder)`: cheaply, from names and at most a few headers, for a folder of 10 000 files, too;
 - reads: `read(folder, labels, **own)` gives a lazy `BagSet` and opens no file of features;
-- perhaps writes: `place(folder, bag)` is where files go, `finished(place, id)` whether a bag is there, `write(bag, place)`;
+- perhaps writes: `place(folder, bag)` is where files go, `finished(place, id)` whether a bag is there, and
+  `files(bag, place)` gives the files of a bag with their content, to be written one after another;
 - perhaps sets `last_resort`: it is asked only if no other format fits.
 
 To add one, write a file in this folder and decorate the class with `@register("its-name", "what it reads")`. From another
@@ -17,7 +18,7 @@ from __future__ import annotations
 import csv
 import inspect
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -25,9 +26,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError, OptionError
-from scmil.files import no_formula, write_atomically
+from scmil.files import no_formula
 from scmil.formats.folder import Folder
 from scmil.formats.reading import Labels, SlideMpp
+from scmil.outputs import Outputs
 from scmil.registry import Registry
 
 
@@ -53,8 +55,8 @@ class Writer(Protocol):
     def finished(self, place: Path, id: str) -> bool:
         """Whether the bag has been written whole."""
 
-    def write(self, bag: Bag, place: Path) -> None:
-        """Write one bag; the file that `finished` looks for comes last."""
+    def files(self, bag: Bag, place: Path) -> Iterator[tuple[Path, bytes]]:
+        """The files of one bag; the one that `finished` looks for comes last."""
 
 
 class Exported(NamedTuple):
@@ -151,28 +153,37 @@ def open_bags(
     return bags
 
 
-def export(bags: Sequence[Bag], folder: str | Path, format: str, known: Mapping[str, Any] | None = None) -> Exported:
+def export(
+    bags: Sequence[Bag],
+    folder: str | Path,
+    format: str,
+    known: Mapping[str, Any] | None = None,
+    *,
+    overwrite: bool = False,
+) -> Exported:
     """Write bags as another tool reads them: one at a time, whole or not at all; those that are there are kept.
 
     `known` adds to the provenance what the bags do not say of themselves, such as `{"encoder": "uni_v1", "mpp": 0.5}`.
-    Labels go into `labels.csv`, with the columns case_id, slide_id, label.
+    Labels go into `labels.csv`, with the columns case_id, slide_id, label. A file of a bag that is not whole, and that
+    this did not write, is rejected; with `overwrite` all files are written, whatever is there.
 
     >>> import tempfile, torch
     >>> folder = Path(tempfile.mkdtemp())
     >>> export([Bag("a", torch.zeros(3, 8), label=1)], folder, "clam")
     Exported(written=('a',), kept=())
-    >>> sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.*"))
+    >>> sorted(file.relative_to(folder).as_posix() for file in folder.rglob("[!.]*.*"))
     ['h5_files/a.h5', 'labels.csv', 'pt_files/a.pt']
     """
     writer = registry.build(format)
     if not isinstance(writer, Writer):
         raise DataError(f"format {format!r} is read, but not written. Written are: {', '.join(writable())}.")
     bags = bags if isinstance(bags, BagSet) else BagSet(bags)
-    _write_labels(bags, Path(folder))
+    outputs = Outputs(folder, "export", overwrite)
+    _write_labels(bags, outputs)
     place: Path | None = None
     written: list[str] = []
     for position, id in enumerate(bags.ids):
-        if place is not None and writer.finished(place, id):
+        if place is not None and not overwrite and writer.finished(place, id):
             continue
         bag = bags[position]
         bag = replace(bag, provenance={**(known or {}), **bag.provenance})
@@ -180,13 +191,14 @@ def export(bags: Sequence[Bag], folder: str | Path, format: str, known: Mapping[
         if place not in (None, here):
             raise DataError(f"bag {id!r} belongs into {here}, those before into {place}. Export them one by one.")
         place = here
-        if not writer.finished(place, id):
-            writer.write(bag, place)
+        if overwrite or not writer.finished(place, id):
+            for path, content in writer.files(bag, place):
+                outputs.write(path, content)
             written.append(id)
     return Exported(tuple(written), tuple(id for id in bags.ids if id not in set(written)))
 
 
-def _write_labels(bags: BagSet, folder: Path) -> None:
+def _write_labels(bags: BagSet, outputs: Outputs) -> None:
     for id in bags.ids:
         if id in ("", ".", "..") or id.startswith(".") or any(letter in id for letter in "/\\\0"):
             raise DataError(f"bag {id!r}: the id becomes a file's name, and cannot be one. Give the bag another id.")
@@ -196,12 +208,12 @@ def _write_labels(bags: BagSet, folder: Path) -> None:
     for id, label, patient in zip(bags.ids, bags.labels, bags.patients, strict=True):
         if label is not None:
             table.writerow(map(no_formula, (patient or id, id, bags.classes[label])))
-    path, content = folder / "labels.csv", text.getvalue().encode()
+    path, content = outputs.folder / "labels.csv", text.getvalue().encode()
     if all(label is None for label in bags.labels) or (path.is_file() and path.read_bytes() == content):
         return
-    if path.exists():
-        raise DataError(f"{path} is there with other labels. Remove it, or export to another folder.")
-    write_atomically(path, content)
+    if path.exists() and not outputs.overwrite:  # also one of ours: it may have the labels of other bags
+        raise DataError(f"{path} is there with other labels. Export to another folder, or replace it with --overwrite.")
+    outputs.write(path, content)
 
 
 # The order here is the order in `scmil ls`: ours first, the last resort last.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.bags import Bag, BagSet
-from scmil.files import write_atomically
 from scmil.formats import register
 from scmil.formats.folder import Folder
 from scmil.formats.reading import (
@@ -91,14 +90,14 @@ class Clam:
         """Whether the tensor is there, which is written last."""
         return (place / "pt_files" / f"{id}.pt").is_file()
 
-    def write(self, bag: Bag, place: Path) -> None:
-        """Write the two files of a slide."""
+    def files(self, bag: Bag, place: Path) -> Iterator[tuple[Path, bytes]]:
+        """The two files of a slide."""
         features, xy = features_of(bag), xy_of(bag)
         parts = {"features": Dataset(features, 32, {})}
         if xy is not None:
             parts["coords"] = Dataset(xy.astype(np.int32), 32, {})
-        write_atomically(place / "h5_files" / f"{bag.id}.h5", h5_bytes(**parts))
-        write_atomically(place / "pt_files" / f"{bag.id}.pt", pt_bytes(features))
+        yield place / "h5_files" / f"{bag.id}.h5", h5_bytes(**parts)
+        yield place / "pt_files" / f"{bag.id}.pt", pt_bytes(features)
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,14 @@ class Folder:
     def _listed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         files: list[str] = []
         folders: list[str] = []
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                if not entry.name.startswith("."):
-                    (folders if _is_folder(entry) else files).append(entry.name)
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        _check_link(entry)
+                        (folders if _is_folder(entry) else files).append(entry.name)
+        except OSError as error:
+            raise DataError(f"{self.path}: the folder cannot be listed: {error.strerror}.") from None
         return tuple(sorted(files)), tuple(sorted(folders))
 
     @property
@@ -109,6 +113,15 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link in a circle: a bag that cannot be read, and is named when it is asked for
         return False
+
+
+def _check_link(entry: os.DirEntry[str]) -> None:
+    """Reject a link that leads nowhere and may be one to a folder of bags; one to a file is an error when it is read."""
+    if "." not in entry.name and entry.is_symlink() and not os.path.exists(entry.path):
+        raise DataError(
+            f"{entry.path} is a link to {os.readlink(entry.path)}, which is not there: its bags would be missing. Mount the "
+            "disk that it is on, or remove the link."
+        )
 
 
 def first_peek(paths: Iterator[Path]) -> Peek | None:

@@ -20,6 +20,7 @@ from scmil.errors import DataError, ScmilError
 from scmil.extras import need
 from scmil.fingerprint import Mark, mark_files
 from scmil.guards import DAMAGE, check_provenance, check_xy, npy_array, npz_arrays, open_regular, opened_h5
+from scmil.labels import slide_id
 
 SlideMpp: TypeAlias = float | Mapping[str, float]
 Array: TypeAlias = NDArray[Any] | Tensor
@@ -57,6 +58,8 @@ def lazy_bags(
     """
     ids = tuple(ids)
     known = {id: ((own or {}).get(id), None) if labels is None else labels.of(id) for id in ids}
+    if labels is not None:
+        _check_rows(id for id in ids if known[id] != (None, None))
 
     def labelled(id: str) -> Bag:
         label, patient = known[id]
@@ -70,6 +73,17 @@ def lazy_bags(
         return mark_files([features, *(path for path in beside if path.is_file())], before)
 
     return BagSet.lazy(ids, labelled, of_all, patients, named, mark or mark_by_files)
+
+
+def _check_rows(ids: Iterable[str]) -> None:
+    """Reject bags that have one row of the table of labels, as a.pt and a.ome.pt have the row a."""
+    first: dict[str, str] = {}
+    for id in ids:
+        if (other := first.setdefault(slide_id(id), id)) != id:
+            raise DataError(
+                f"the bags {other!r} and {id!r} have the same row {slide_id(id)!r} in the table of labels. One row is one "
+                "slide: rename one of the files, or take it away."
+            )
 
 
 def make_bag(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from scmil.bags import MOST_CLASSES, Bag, BagSet
 from scmil.errors import DataError
-from scmil.files import write_atomically
 from scmil.formats import register
 from scmil.formats.folder import Folder, choose
 from scmil.formats.reading import Labels, lazy_bags, load_npy, make_bag, naming, open_h5
@@ -86,8 +85,8 @@ class TorchMIL:
         """Whether the features are there, which are written last."""
         return (place / "features" / f"{id}.npy").is_file()
 
-    def write(self, bag: Bag, place: Path) -> None:
-        """Write what is known of a bag, each in its folder."""
+    def files(self, bag: Bag, place: Path) -> Iterator[tuple[Path, bytes]]:
+        """What is known of a bag, each in its folder."""
         told, xy = {key: value for key, value in bag.provenance.items() if key not in ("format", "file")}, xy_of(bag)
         parts: dict[str, NDArray[Any]] = {}
         if xy is not None:
@@ -98,9 +97,9 @@ class TorchMIL:
         if bag.instance_labels is not None:
             parts["patch_labels"] = bag.instance_labels.detach().cpu().numpy()
         parts["features"] = features_of(bag)
-        write_atomically(place / "provenance" / f"{bag.id}.json", json.dumps(told, sort_keys=True).encode())
+        yield place / "provenance" / f"{bag.id}.json", json.dumps(told, sort_keys=True).encode()
         for name, values in parts.items():
-            write_atomically(place / name / f"{bag.id}.npy", npy_bytes(values))
+            yield place / name / f"{bag.id}.npy", npy_bytes(values)
 
 
 def _step(bag: Bag) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError
-from scmil.files import write_atomically
 from scmil.formats import register
 from scmil.formats.folder import Folder, choose
 from scmil.formats.reading import (
@@ -91,16 +91,16 @@ class Trident:
         """Whether the features are there, which are written last."""
         return (place / f"{id}.h5").is_file()
 
-    def write(self, bag: Bag, place: Path) -> None:
-        """Write the features of a slide with their coordinates, and the coordinates alone."""
+    def files(self, bag: Bag, place: Path) -> Iterator[tuple[Path, bytes]]:
+        """The coordinates of a slide alone, and its features with their coordinates."""
         xy, parts = xy_of(bag), {}
         if xy is not None:
             coords = Dataset(xy, 1, _attributes(bag, place.parent))
-            write_atomically(place.parent / "patches" / f"{bag.id}_patches.h5", h5_bytes(coords=coords))
+            yield place.parent / "patches" / f"{bag.id}_patches.h5", h5_bytes(coords=coords)
             parts["coords"] = coords
         about = {"name": bag.id, "savetodir": str(place), "encoder": bag.provenance["encoder"]}
         parts["features"] = Dataset(features_of(bag), 1, about)
-        write_atomically(place / f"{bag.id}.h5", h5_bytes(**parts))
+        yield place / f"{bag.id}.h5", h5_bytes(**parts)
 
 
 def magnification(mpp: float) -> int:

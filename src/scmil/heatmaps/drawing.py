@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from scmil.errors import DataError
-from scmil.files import unquoted, write_atomically
+from scmil.files import unquoted
 from scmil.heatmaps.index import index_page
-from scmil.heatmaps.maps import Maps
+from scmil.heatmaps.maps import Maps, is_ours
 from scmil.heatmaps.sources import Sources
 from scmil.labels import slide_id
+from scmil.outputs import Outputs
 from scmil.slides.scales import Numbers, scale_for
 from scmil.work import Ledger, Outcome, for_each, safe_name
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from scmil.scores import ScoreSet
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is done, how much of it, of how much
-STAGE = "heatmap"
+STAGE, INDEX = "heatmap", "index.html"
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,15 @@ def draw_heatmaps(
     tiff: bool = False,
     geojson: bool = True,
     device: str = "cpu",
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Drawn:
     """Score every slide and draw its map; by default into `maps/<score>` of the model's folder.
 
     With `slides`, the maps lie over the slides themselves, and annotations beside these, or in `annotations`, are outlined
     (`<slide>.xml` of ASAP, `<slide>.geojson` of QuPath); without, they lie on a plain ground of the slide's shape. `labels`
-    are the classes of slides by name, where bags and model do not know them. What fails goes to `failures.csv`.
+    are the classes of slides by name, where bags and model do not know them. What fails goes to `failures.csv`. Files of
+    `out` that this did not write are rejected, unless `overwrite`.
     """
     from scmil.study import score_folder
 
@@ -72,6 +75,10 @@ def draw_heatmaps(
     next(_values(scored.scores, ids, score), None)  # a score that the model does not have is refused here
     same = scale_for(score, _values(scored.scores, ids, score), same=True) if same_scale else None
     maps = Maps(scored.scores, sources, out, score, same, tiff, geojson, *_known(Path(model), bags, labels or {}))
+    outputs = Outputs(out, STAGE, overwrite)
+    outputs.check(out / INDEX)
+    for id in ids:
+        outputs.check(*maps.files(id), marked=is_ours)
     for id in ids:
         maps.forget_if_changed(id)
     seen: list[str] = []
@@ -94,7 +101,7 @@ def draw_heatmaps(
     )
     _enter(ledger, scored.failed, ids)
     failed = {failure.slide: failure.cause for failure in ledger.read() if failure.slide in bags.ids}
-    write_atomically(out / "index.html", index_page(maps, Path(model).resolve().name, failed).encode())
+    outputs.write(out / INDEX, index_page(maps, Path(model).resolve().name, failed).encode())
     return Drawn(out, outcome, failed, same.words if same else None)
 
 

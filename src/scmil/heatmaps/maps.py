@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scmil.errors import DataError, OptionError
+from scmil.errors import DataError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.fingerprint import sha256_of_json, stat_of
@@ -21,7 +22,7 @@ from scmil.heatmaps.words import PARTS, PLAIN, PLAIN_END, annotated, heading, me
 from scmil.labels import slide_id
 from scmil.scores import Scores, ScoreSet, scores_path
 from scmil.slides import slide_files
-from scmil.slides.detections import write_detections
+from scmil.slides.detections import is_of_detections, write_detections
 from scmil.slides.ground import Ground, plain_ground, slide_ground
 from scmil.slides.heatmap import STRENGTH, draw_outlines, paint_tiles
 from scmil.slides.lesions import read_outlines
@@ -62,12 +63,9 @@ class Maps:
         return [self.out / (safe_name(id) + suffix) for suffix, wanted in asked.items() if wanted]
 
     def forget_if_changed(self, id: str) -> None:
-        """Remove a picture that shows something else than what is asked for now; refuse to touch what others made."""
-        present = [path for path in self.files(id) if path.is_file()]
-        if foreign := [path for path in present if not is_ours(path)]:
-            raise OptionError(f"{foreign[0]} is there already, and not by scmil heatmap. Give --out another folder.")
-        path = self.picture(id)
-        if path in present and (present != self.files(id) or made_of(path)["digest"] != self._digest(id)):
+        """Remove a picture that shows something else than what is asked for now."""
+        present, path = [path for path in self.files(id) if is_ours(path)], self.picture(id)
+        if os.path.lexists(path) and (present != self.files(id) or made_of(path).get("digest") != self._digest(id)):
             path.unlink()
 
     def draw(self, id: str) -> None:
@@ -143,8 +141,10 @@ def made_of(path: Path) -> dict[str, Any]:
 
 def is_ours(path: Path) -> bool:
     """Whether a file is one that we wrote, and may be written again: a slide or an annotation of somebody is not."""
+    if path.is_symlink() or not path.is_file():
+        return False
     if path.suffix == ".png":
         return "digest" in made_of(path)
     with path.open("rb") as file:
         head = file.read(2000)
-    return (b'"objectType": "detection"' if path.suffix == ".geojson" else b"scmil heatmap") in head
+    return bool(is_of_detections(head)) if path.suffix == ".geojson" else b"scmil heatmap" in head

@@ -54,6 +54,11 @@ def write_asap(regions: Iterable[Region], path: str | Path) -> None:
     >>> [(region.name, region.group) for region in read_asap(path)], tumour(read_asap(path)).area
     ([('lesion', '_0'), ('lesion, hole', '_2')], 72.0)
     """
+    write_atomically(Path(path), asap_bytes(regions))
+
+
+def asap_bytes(regions: Iterable[Region]) -> bytes:
+    """The content of an ASAP file with these regions."""
     root = ElementTree.Element("ASAP_Annotations")
     annotations, groups = ElementTree.SubElement(root, "Annotations"), ElementTree.SubElement(root, "AnnotationGroups")
     names: dict[str, None] = {}  # in the order of appearance
@@ -68,7 +73,7 @@ def write_asap(regions: Iterable[Region], path: str | Path) -> None:
         group = ElementTree.SubElement(groups, "Group", Name=name, PartOfGroup="None", Color=_colour(name))
         ElementTree.SubElement(group, "Attributes")
     ElementTree.indent(root, "\t")
-    write_atomically(Path(path), ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
 def tumour(regions: Iterable[Region]) -> MultiPolygon:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from scmil.errors import DataError
 from scmil.slides.geojson import IDS
 from scmil.slides.overlay import appearing
 
+OURS = re.compile(
+    rb'\{"type": "FeatureCollection", "features": \[\n(\]\}|\{"type": "Feature", "id": "[0-9a-f]{8}-[0-9a-f]{4}-5)'
+)
 AT_A_TIME = 4096  # tiles that are text in memory
 
 
@@ -58,6 +62,19 @@ def write_detections(
                 file.write(separator + json.dumps(feature, ensure_ascii=False, allow_nan=False))
                 separator = ",\n"
         file.write("\n]}\n")
+
+
+def is_of_detections(head: bytes) -> bool:
+    """Whether a file that begins like this is of `write_detections`: by its spacing and the kind of its ids.
+
+    QuPath and others write no space after a colon or indent their lines, and their ids are random (version 4).
+
+    >>> is_of_detections(b'{"type": "FeatureCollection", "features": [\\n{"type": "Feature", "id": "6f1c0f6e-5a0b-5d0c-')
+    True
+    >>> is_of_detections(b'{"type":"FeatureCollection","features":[{"type":"Feature","id":"6f1c0f6e-5a0b-4d0c-')
+    False
+    """
+    return OURS.match(head) is not None
 
 
 def _features(

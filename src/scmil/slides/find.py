@@ -21,15 +21,23 @@ def find_slides(folder: str | os.PathLike[str]) -> list[Path]:
     """List the slides below a folder, sorted: files with a suffix that scanners use, and folders of one DICOM series.
 
     Hidden files, the data folders of MRXS and VSI and the JPEG parts of VMS are no slides. Links to files are listed, links
-    to folders are not followed. A DICOM folder with several series gives the first file of each.
+    to folders are not followed. A DICOM folder with several series gives the first file of each. What has the name of a
+    slide and cannot be opened, such as a link to a disk that is not there, is listed, and so is a folder below that cannot be
+    looked into: each is an error when it is opened, and none is passed over.
     """
     root = Path(folder)
     if not root.is_dir():
         raise SlideError(f"{root} is not a folder. Give the folder that holds the slides, or open_slide(path) for one.")
     found: list[Path] = []
-    for place, folders, names in os.walk(root, onerror=_refuse):
+
+    def note(error: OSError) -> None:
+        if (path := Path(error.filename)) == root:
+            _refuse(error)
+        found.append(path)
+
+    for place, folders, names in os.walk(root, onerror=note):
         here = [Path(place, name) for name in names if not name.startswith(".")]
-        slides = [path for path in here if path.suffix.lower() in SCANNERS + PICTURES and path.is_file()]
+        slides = [path for path in here if path.suffix.lower() in SCANNERS + PICTURES]
         owners = {(path.stem, path.suffix.lower()) for path in slides}
         folders[:] = [name for name in folders if not name.startswith(".") and not _is_data(name, owners)]
         if any(path.suffix.lower() in (".vms", ".vmu") for path in slides):
@@ -67,6 +75,8 @@ def _series(paths: Iterable[Path]) -> list[Path]:
 
 def _series_of(path: Path) -> bytes:
     try:
+        if not path.is_file():  # a pipe would never end
+            raise FileNotFoundError
         with path.open("rb") as file:
             match = SERIES.search(file.read(HEADER_BYTES))
     except OSError:

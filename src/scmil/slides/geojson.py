@@ -54,6 +54,11 @@ def write_geojson(content: Tissue | Iterable[Region], path: str | Path, slide_di
     >>> [(region.name, region.group, region.polygon.area) for region in read_geojson(path)]
     [('lesion 1', 'Tumor', 1200.0)]
     """
+    write_atomically(Path(path), geojson_bytes(content, slide_digest))
+
+
+def geojson_bytes(content: Tissue | Iterable[Region], slide_digest: str | None = None) -> bytes:
+    """The content of a GeoJSON file with this tissue or these regions."""
     regions = _pieces(content) if isinstance(content, Tissue) else list(content)
     seen: Counter[str] = Counter()
     features = []
@@ -66,8 +71,7 @@ def write_geojson(content: Tissue | Iterable[Region], path: str | Path, slide_di
         features.append({"type": "Feature", "id": str(number), "geometry": geometry, "properties": properties})
     about = {} if slide_digest is None else {"slide_digest": slide_digest}
     page = {"type": "FeatureCollection", **about, "features": features}
-    text = json.dumps(page, ensure_ascii=False, allow_nan=False)
-    write_atomically(Path(path), text.encode())
+    return json.dumps(page, ensure_ascii=False, allow_nan=False).encode()
 
 
 def _pieces(tissue: Tissue) -> list[Region]:

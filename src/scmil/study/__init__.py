@@ -16,6 +16,7 @@ from scmil.study.predicting import (
     encode_for,
     load_study,
     open_bags_to_predict,
+    outputs_of,
     predict_folder,
 )
 from scmil.study.tiles import Scored, score_folder
@@ -36,6 +37,7 @@ __all__ = [
     "load_study",
     "open_bags_to_predict",
     "open_data",
+    "outputs_of",
     "predict_folder",
     "score_folder",
     "train",

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scmil.audit import few, without_bag
+from scmil.datasets import words_of
 from scmil.errors import DataError
+from scmil.labels import Labels, read_labels
 from scmil.plan import TABLES
 from scmil.run_inputs import load_bags
 from scmil.study.pages import Page
@@ -38,6 +41,7 @@ def open_data(
     key: str | None = None,
     format: str | None = None,
     data: Path | None = None,
+    missing: str | None = None,
     drop_unlabelled: bool = False,
     standardise: bool | None = None,
 ) -> Data:
@@ -45,12 +49,16 @@ def open_data(
 
     `bags` is a folder of any format, a table that has its labels in itself, or the name of a data set (the beginning of one
     will do). Features of a table are standardised unless `standardise` says otherwise, those of an encoder are not.
+    `missing` are the words for a missing label, separated by commas: see `read_labels`.
 
     >>> open_data("ucsb").table
     {'dataset': 'ucsb-breast-cancer', 'standardise': True}
     """
     name = _dataset_name(str(bags))
-    asked = {"labels": labels, "label": label, "key": key, "format": format, "drop_unlabelled": drop_unlabelled or None}
+    asked = {
+        "labels": labels, "label": label, "key": key, "format": format, "missing": missing,
+        "drop_unlabelled": drop_unlabelled or None,
+    }  # fmt: skip
     own = {
         option: value if isinstance(value, bool) else str(value) for option, value in asked.items() if value is not None
     }
@@ -62,7 +70,19 @@ def open_data(
         raise DataError(f"{name} has no labels in itself. Give a table of them: case_id, slide_id, label, or the like.")
     check_classes(kept)
     left = len(everyone) - len(kept)
-    return Data(table, kept, (f"{left} of {len(everyone)} bags have no label and are left out.",) if left else ())
+    notes: tuple[str, ...] = (f"{left} of {len(everyone)} bags have no label and are left out.",) if left else ()
+    if is_folder and labels is not None:
+        notes += _notes(read_labels(labels, label=label, missing=words_of(missing)), everyone)
+    return Data(table, kept, notes)
+
+
+def _notes(table: Labels, bags: BagSet) -> tuple[str, ...]:
+    """What was merged in the table of labels, and which of its slides have no bag."""
+    lost = without_bag(table, bags.ids)
+    return (
+        *table.notes,
+        *([f"labelled slides without a bag ({len(lost)} of {len(table)}): {few(lost)}."] if lost else []),
+    )
 
 
 def _dataset_name(name: str) -> str:

@@ -38,8 +38,13 @@ def write_json(path: Path, page: Page) -> None:
 
 def write_csv(path: Path, rows: Sequence[Page], columns: Sequence[str] | None = None) -> None:
     """Write a table; without rows the columns have to be named."""
+    write_atomically(path, csv_bytes(rows, columns))
+
+
+def csv_bytes(rows: Sequence[Page], columns: Sequence[str] | None = None) -> bytes:
+    """The content of a table; without rows the columns have to be named."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: no_formula(value) for key, value in row.items()} for row in rows)
-    write_atomically(path, text.getvalue().encode())
+    return text.getvalue().encode()

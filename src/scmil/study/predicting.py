@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from scmil.errors import DataError, ModelFileError, ScmilError, ShapeError
 from scmil.metrics import decide
+from scmil.outputs import Outputs
 from scmil.plan import TABLES
-from scmil.study.pages import FORMAT, STUDY, Page, Progress, read_page, write_csv
+from scmil.study.pages import FORMAT, STUDY, Page, Progress, csv_bytes, read_page
 from scmil.study.scores import Numbers
 from scmil.survey import differences
 
@@ -52,15 +53,19 @@ def predict_folder(
     out: str | Path | None = None,
     *,
     device: str = "cpu",
+    overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Predicted:
     """Apply a model to bags, one at a time, and write a CSV. Bags made in another way than the model's are refused.
 
-    A bag that cannot be read is written down in `failures.csv` beside `out`, and the others go on.
+    A bag that cannot be read is written down in `failures.csv` beside `out`, and the others go on. A table that this did not
+    write is rejected, unless `overwrite`.
     """
     from scmil.training import predict
     from scmil.work import Ledger
 
+    if out is not None:
+        outputs_of(Path(out), overwrite)  # before the work
     model, study = load_study(folder)
     rows: list[Page] = []
     failed: dict[str, str] = {}
@@ -81,7 +86,7 @@ def predict_folder(
     if out is not None:
         out = Path(out)
         columns = ["slide_id", "case_id", "y_pred", *(f"p_{name}" for name in study["classes"])]
-        write_csv(out, rows, columns)
+        outputs_of(out, overwrite).write(out, csv_bytes(rows, columns))
         ledger = Ledger(out.parent)
         for id, cause in failed.items():
             ledger.add(id, "predict", cause)
@@ -89,6 +94,13 @@ def predict_folder(
         for failure in [each for each in ledger.read() if each.stage == "predict" and each.slide in good]:
             ledger.clear(failure.slide, failure.stage)
     return Predicted(rows, failed)
+
+
+def outputs_of(out: Path, overwrite: bool) -> Outputs:
+    """The record of the folder of a table of predictions; another's file in its place is rejected."""
+    outputs = Outputs(out.parent, "predict", overwrite)
+    outputs.check(out)
+    return outputs
 
 
 def scaled(bag: Bag, study: Mapping[str, Any]) -> Bag:

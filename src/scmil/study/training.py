@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil import baseline, experiment
-from scmil.errors import ConfigError, DataError, OptionError
+from scmil.errors import ConfigError, DataError, OptionError, OutputError
 from scmil.files import write_atomically
 from scmil.fingerprint import Inputs
 from scmil.metrics import decide, youden_threshold
+from scmil.outputs import check_unclaimed
 from scmil.plan import TRAINING_KEYS, build, check_model, make_plan, recipe_of
 from scmil.run_inputs import read_inputs, write_inputs
 from scmil.splits import Split, check_split, holdout, with_validation
@@ -26,12 +27,14 @@ from scmil.study.data import Data
 from scmil.study.pages import FORMAT, STUDY, Page, Progress, read_page, told, write_csv, write_json
 from scmil.study.scores import Numbers, metrics_of_parts
 from scmil.survey import Survey, patients_of, scaled, streamed_moments, survey
+from scmil.work import locked
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
 
 BEGUN, INPUTS = "begun.json", "inputs.json"
 CHECKPOINT, CROSS = "checkpoint.safetensors", "cross-validation"
+FILES = ("model.safetensors", "history.csv", "predictions.csv", "metrics.json", "MODEL_CARD.md", "report.html", CROSS)
 PATIENCE = 20  # epochs without a better one: the official recipes for slides have 40 to 200
 
 
@@ -102,11 +105,20 @@ def train(
     weigh_classes(weights, data.bags.labels, len(data.bags.classes))
     check_model(settings["model"])
     work = _Work(data, out, settings, inputs, recipe_of(settings), split, progress)
-    if overwrite:
-        _remove_model(out)
-    finished, notes = _is_finished(out, settings, inputs, resume)
+    finished, notes = (False, ()) if overwrite else _is_finished(out, settings, inputs, resume)
     if not finished:
-        _train(work, survey(data.bags, told(progress, "looking at bags", len(data.bags))))
+        facts = survey(data.bags, told(progress, "looking at bags", len(data.bags)))
+        with locked(out / BEGUN, wait=False) as ours:  # for the whole training: of two at once, one would be lost
+            if not ours:
+                raise OutputError(
+                    f"another training into {out} is running. Wait for its end, or give --out another folder."
+                )
+            if overwrite:
+                _remove_model(out)
+            if (
+                overwrite or not _is_finished(out, settings, inputs, resume=False)[0]
+            ):  # by another process, since we looked
+                _train(work, facts)
     return Trained(out, read_page(out / STUDY), read_page(out / "metrics.json"), notes)
 
 
@@ -192,6 +204,7 @@ def _is_finished(out: Path, settings: Page, inputs: Inputs, resume: bool) -> tup
             raise OptionError(f"--resume: {out} has no training that could go on. Leave --resume out to begin one.")
         if any((out / name).exists() for name in ("model.json", CHECKPOINT)):
             raise ConfigError(f"{out} has a model that this command did not begin. Give --out another folder.")
+        check_unclaimed(out, BEGUN, FILES, "train")
         return False, ()
     page = read_page(begun)
     before, now = page.get("settings", page), json.loads(json.dumps(settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -270,3 +271,25 @@ def test_a_file_that_has_gone_is_told(tmp_path: Path) -> None:
 def test_arrays_of_another_byte_order_and_read_only_ones_are_read(tmp_path: Path) -> None:
     np.save(foreign.arrays(tmp_path) / "tumor_042.npy", features("tumor_042").astype(">f4"))
     assert np.array_equal(open_bags(tmp_path)[1].features, features("tumor_042"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights on Windows")
+def test_links_that_lead_nowhere_are_not_passed_over(tmp_path: Path) -> None:
+    torch.save(torch.zeros(3, 8), tmp_path / "a.pt")
+    (tmp_path / "b.pt").symlink_to(tmp_path / "unmounted" / "b.pt")
+    bags = open_bags(tmp_path)
+    assert bags.ids == ("a", "b")
+    with pytest.raises(DataError, match=r"b\.pt"):
+        bags[1]
+    (tmp_path / "batch2").symlink_to(tmp_path / "unmounted" / "batch2")
+    with pytest.raises(DataError, match=r"batch2 is a link to .*, which is not there: its bags would be missing"):
+        open_bags(tmp_path)
+
+
+def test_a_folder_of_bags_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("scmil.formats.folder.os.scandir", denied)
+    with pytest.raises(DataError, match="the folder cannot be listed: Permission denied"):
+        open_bags(tmp_path)

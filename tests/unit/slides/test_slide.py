@@ -439,7 +439,18 @@ def test_links_lead_to_files_and_never_round_in_circles(tmp_path: Path) -> None:
     (slides / "broken.svs").symlink_to(elsewhere / "gone.svs")
     (slides / "round").symlink_to(slides)
     (slides / "out").symlink_to(elsewhere)
-    assert find_slides(slides) == [slides / "linked.svs"]
+    assert find_slides(slides) == [slides / "broken.svs", slides / "linked.svs"]  # what is missing is not passed over
+    with pytest.raises(SlideError, match=r"broken\.svs is a link to .*gone\.svs, which is not there. Mount the disk"):
+        open_slide(slides / "broken.svs")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", ["pipe.svs", "pipe.dcm"])
+def test_a_pipe_with_the_name_of_a_slide_is_an_error_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    [found] = find_slides(tmp_path)
+    with pytest.raises(SlideError, match="is not a regular file"):
+        open_slide(found)
 
 
 def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,8 +463,12 @@ def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path: Path, monke
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", guarded)
-    with pytest.raises(SlideError, match="locked: the folder cannot be listed: Permission denied"):
-        find_slides(tmp_path)
+    monkeypatch.setattr(os, "listdir", guarded)  # by which pathlib lists
+    (tmp_path / "good.svs").touch()
+    assert find_slides(tmp_path) == [tmp_path / "good.svs", tmp_path / "locked"]
+    for call in (lambda: open_slide(tmp_path / "locked"), lambda: find_slides(tmp_path / "locked")):
+        with pytest.raises(SlideError, match="locked: the folder cannot be listed: Permission denied"):
+            call()
 
 
 def test_only_a_folder_is_searched(tmp_path: Path) -> None:

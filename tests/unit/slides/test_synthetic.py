@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scmil.errors import MissingExtraError, OptionError, SlideError
+from scmil.errors import MissingExtraError, OptionError, OutputError, SlideError
 from scmil.slides.synthetic import Painted, paint, paint_cohort, pyramid
 from scmil.slides.synthetic.anatomy import anatomy
 from scmil.slides.synthetic.fields import Field
@@ -273,12 +273,31 @@ def test_a_cohort_keeps_the_slides_that_are_there_and_paints_the_others(tmp_path
     files[0].unlink()
     files[1].write_bytes(before[1][:100])
     kept = files[2].stat().st_ino
-    paint_cohort(tmp_path, **options)
+    with pytest.raises(OutputError, match=r"slide_002\.svs is there, and was not painted by scmil"):
+        paint_cohort(tmp_path, **options)  # damaged: nothing says that it was painted
+    paint_cohort(tmp_path, **options, overwrite=True)
     assert [path.read_bytes() for path in files] == before
     assert files[2].stat().st_ino == kept
     paint_cohort(tmp_path, **{**options, "seed": 2})
     assert [path.read_bytes() for path in files] != before
     assert files[2].stat().st_ino != kept
+
+
+@pytest.mark.parametrize("name", ["slide_002.svs", "slide_001.xml", "slide_002.geojson", "labels.csv"])
+def test_painting_replaces_nothing_that_it_did_not_write(name: str, tmp_path: Path) -> None:
+    options = dict(slides=2, size=(1000, 1000), mpp=4.0, seed=1, annotations=True)
+    theirs = tmp_path / name
+    theirs.write_text("theirs")
+    with pytest.raises(OutputError, match=f"{name} is there, and was not .* by scmil.*--overwrite"):
+        paint_cohort(tmp_path, **options)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "theirs"}  # and nothing was painted
+    paint_cohort(tmp_path, **options, overwrite=True)
+    paint_cohort(tmp_path, **{**options, "seed": 2})  # our own are replaced
+    theirs.unlink()
+    theirs.symlink_to(tmp_path.parent / "elsewhere")  # a link that leads out, here to a disk that is not there
+    with pytest.raises(OutputError, match=f"{name} is there"):
+        paint_cohort(tmp_path, **{**options, "seed": 3})
+    assert theirs.is_symlink()
 
 
 def test_an_imagenet_network_sees_the_tumour_on_a_slide_it_was_not_fitted_to(tmp_path: Path) -> None:

@@ -150,6 +150,11 @@ def _first_bytes(path: Path) -> bytes:
     try:
         if os.path.isdir(path):
             raise SlideError(f"{path} is a folder; a slide is a file. find_slides(folder) lists those below it.")
+        if path.is_symlink() and not path.exists():
+            where = os.readlink(path)
+            raise SlideError(f"{path} is a link to {where}, which is not there. Mount the disk, or remove the link.")
+        if path.exists() and not path.is_file():
+            raise SlideError(f"{path} is not a regular file, and cannot be a slide. Remove it.")
         with path.open("rb") as file:
             start = file.read(16)
     except FileNotFoundError:

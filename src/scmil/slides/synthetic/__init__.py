@@ -8,7 +8,7 @@ import inspect
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.errors import OptionError, SlideError
+from scmil.errors import OptionError, OutputError, SlideError
 from scmil.extras import need
 from scmil.files import write_atomically
+from scmil.outputs import Outputs
 from scmil.slides.synthetic.anatomy import anatomy
 from scmil.slides.synthetic.pyramid import Tile, recipe_of, write_pyramid
 from scmil.slides.synthetic.scene import PENS, Scene
@@ -87,7 +88,30 @@ def paint(
     >>> slide.path.name, slide.label, len(slide.tumour), slide.tumour[0].shape
     ('case.svs', 1, 2, (360, 2))
     """
-    path = Path(path)
+    options: dict[str, Any] = dict(
+        size=size, mpp=mpp, seed=seed, tumour=tumour, tumour_area=tumour_area, pieces=pieces, folds=folds, pen=pen, step=step,
+        quality=quality, annotations=annotations,
+    )  # fmt: skip
+    return _paint(Path(path), write_atomically, **options)
+
+
+def _paint(
+    path: Path,
+    write: Callable[[Path, bytes], None],
+    *,
+    size: tuple[int, int],
+    mpp: float,
+    seed: int,
+    tumour: bool | int,
+    tumour_area: float,
+    pieces: int | None,
+    folds: int,
+    pen: str | None,
+    step: int,
+    quality: int,
+    annotations: bool,
+) -> Painted:
+    """What `paint` does; `write` writes the annotations."""
     _check_slide(path, size, mpp)
     _check_content(seed, tumour, tumour_area, pieces, folds, pen, step, quality)
     recipe = _recipe(
@@ -104,7 +128,7 @@ def paint(
 
     tissue, tumours = (tuple(each.points / mpp for each in outlines) for outlines in (content.tissue, content.tumours))
     if annotations:
-        _annotate(path, tumours)
+        _annotate(path, tumours, write)
     write_pyramid(path, size, tile, mpp, step, quality, recipe)  # last: a slide that is there has its annotations
     return Painted(path, size, mpp, seed, tissue, tumours)
 
@@ -117,13 +141,15 @@ def paint_cohort(
     size: tuple[int, int] = (20_000, 20_000),
     mpp: float | Sequence[float] = 0.5,
     patients: int | None = None,
+    overwrite: bool = False,
     **options: Any,
 ) -> Path:
     """Paint slides of many patients and write who has a tumour into labels.csv, whose path is returned.
 
     Its columns are case_id, slide_id and label. A share `positive` of the patients has tumour, on each of their slides.
     Several `mpp` are dealt in turn within each class, so that the resolution does not tell the label. Further options are
-    those of `paint`. Slides that are there already, painted in the same way, are kept.
+    those of `paint`. Slides that are there already, painted in the same way, are kept. A slide, annotation or table that
+    was not written here before is rejected, before anything is painted, unless `overwrite`.
     """
     folder = Path(folder)
     patients = slides if patients is None else patients
@@ -133,6 +159,8 @@ def paint_cohort(
         _check_slide(folder / "slide.svs", size, each)
     ill = np.random.default_rng([seed, 50]).permutation(patients) < round(positive * patients)
     seeds = np.random.SeedSequence([seed, 51]).generate_state(slides)
+    known = {name: each.default for name, each in inspect.signature(paint).parameters.items() if name != "path"}
+    todo: dict[Path, dict[str, Any]] = {}
     rows, dealt = [], [0, 0]
     for number in range(slides):
         patient = number % patients
@@ -145,13 +173,30 @@ def paint_cohort(
             **{"tumour": bool(label), **(options if label else {**options, "tumour": False})},
         }
         if recipe_of(path) != _recipe(**of_slide):
-            paint(path, **of_slide)
+            todo[path] = {**known, **of_slide}
         dealt[label] += 1
         rows.append((f"patient_{patient + 1:03d}", path.stem, LABELS[label]))
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([("case_id", "slide_id", "label"), *rows])
-    write_atomically(folder / "labels.csv", text.getvalue().encode())
+    outputs, labels = Outputs(folder, "paint", overwrite), text.getvalue().encode()
+    outputs.check(folder / "labels.csv", content=labels)
+    for path, of_slide in todo.items():
+        if not overwrite:
+            _check_painted(path)
+        if of_slide["annotations"]:
+            outputs.check(path.with_suffix(".xml"), path.with_suffix(".geojson"))
+    for path, of_slide in todo.items():
+        _paint(path, outputs.write, **of_slide)
+    outputs.write(folder / "labels.csv", labels)
     return folder / "labels.csv"
+
+
+def _check_painted(path: Path) -> None:
+    """Reject a slide that is there and was not painted: a painted one says its recipe."""
+    if os.path.lexists(path) and (path.is_symlink() or recipe_of(path) is None):
+        raise OutputError(
+            f"{path} is there, and was not painted by scmil. Give --out another folder, or replace it with --overwrite."
+        )
 
 
 def _recipe(**options: Any) -> str:
@@ -170,16 +215,16 @@ def _counts(seed: int, tumour: bool | int, area: float, pieces: int | None, long
     return number, (1 if alone else drawn_pieces) if pieces is None else pieces
 
 
-def _annotate(path: Path, tumours: Sequence[NDArray[np.float64]]) -> None:
-    from scmil.slides.asap import write_asap
-    from scmil.slides.geojson import Region, write_geojson
+def _annotate(path: Path, tumours: Sequence[NDArray[np.float64]], write: Callable[[Path, bytes], None]) -> None:
+    from scmil.slides.asap import asap_bytes
+    from scmil.slides.geojson import Region, geojson_bytes
     from scmil.slides.tissue import polygons
 
     shapely = need("shapely", "slides")
     shapes = [polygons(shapely.Polygon(outline)) for outline in tumours]
     regions = [Region(f"tumour {number}", shape, "Tumor") for number, shape in enumerate(shapes, start=1)]
-    write_asap(regions, path.with_suffix(".xml"))
-    write_geojson(regions, path.with_suffix(".geojson"))
+    write(path.with_suffix(".xml"), asap_bytes(regions))
+    write(path.with_suffix(".geojson"), geojson_bytes(regions))
 
 
 def _check_slide(path: Path, size: tuple[int, int], mpp: float) -> None:
