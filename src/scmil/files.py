@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import uuid
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,20 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_regular(path: str | Path) -> int:
+    """The size of a file in bytes; OSError if there is none, or a pipe or a device, for which a reader would wait for ever.
+
+    >>> check_regular("/dev/null")
+    Traceback (most recent call last):
+    ...
+    OSError: [Errno 22] this is not a file, but a pipe, a device or a folder: '/dev/null'
+    """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "this is not a file, but a pipe, a device or a folder", str(path))
+    return found.st_size
 
 
 def no_formula(value: Any) -> Any:

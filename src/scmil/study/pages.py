@@ -11,6 +11,7 @@ from typing import Any
 
 from scmil.errors import ModelFileError
 from scmil.files import no_formula, write_atomically
+from scmil.limits import read_json
 
 FORMAT = "scmil-study-1"
 STUDY = "study.json"
@@ -26,7 +27,7 @@ def told(progress: Progress | None, what: str, total: int) -> Callable[[int], No
 def read_page(path: Path) -> Page:
     """A JSON file of a model folder."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(read_json(path))
     except (OSError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path}: not readable as JSON ({error}). Copy the folder again, or train anew.") from None
 
