@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import base64
 import colorsys
-import csv
 import hashlib
 import html
 import io
@@ -44,13 +43,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scmil.atlas import ALIKE, SIGNS, Atlas, Atom, Tile, build_atlas, percent
-from scmil.errors import DataError, OptionError, ScmilError
+from scmil.errors import DataError, OptionError, SlideError
 from scmil.extras import need
-from scmil.files import write_atomically
+from scmil.files import csv_bytes, printable, utf8, write_atomically
 from scmil.report.markup import Markup, element
 from scmil.report.style import STYLE
+from scmil.slides.readers import Damaged
+from scmil.slides.readers.by_pillow import opened_picture
 from scmil.study import load_study, score_folder
-from scmil.work import Ledger, is_disk_full, plain_words, safe_name
+from scmil.work import Ledger, one_of_many, safe_name
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -192,7 +193,7 @@ def _cut(
     files: dict[tuple[int, int], str] = {}
     failed: dict[str, str] = {}
     for done, (id, places) in enumerate(sorted(wanted.items()), start=1):
-        try:
+        with one_of_many(id, failed):
             missing = [place for place in places if not _is_kept(out / _file(*place[:2]), place[2], size_px)]
             if missing:
                 if slide_id(id) not in sources:
@@ -201,10 +202,6 @@ def _cut(
                 with open_slide(sources[slide_id(id)], mpp=1.0) as slide:
                     _cut_some(slide, missing, size_px, out)
             files |= {place[:2]: _file(*place[:2]) for place in places}
-        except (ScmilError, OSError) as error:
-            if is_disk_full(error):
-                raise
-            failed[id] = plain_words(error)
         if progress:
             progress("cutting pictures", done, len(wanted))
     return files, failed
@@ -223,9 +220,9 @@ def _is_kept(path: Path, tile: Tile, size_px: int) -> bool:
     if not path.is_file():
         return False
     try:
-        with need("PIL.Image", "slides").open(path) as picture:
+        with opened_picture(path, "JPEG") as picture:
             return bool(picture.info.get("comment") == _mark(tile, size_px))
-    except OSError:
+    except (Damaged, SlideError):
         return False
 
 
@@ -252,14 +249,10 @@ def _cut_some(slide: Slide, places: list[tuple[int, int, Tile]], size_px: int, o
 
 
 def _write_qupath(scores: Mapping[str, Scores], folder: Path, progress: Callable[[int], None] | None) -> dict[str, str]:
-    failed = {}
+    failed: dict[str, str] = {}
     for done, id in enumerate(scores, start=1):
-        try:
+        with one_of_many(id, failed):
             write_atoms_geojson(scores[id], folder / f"{safe_name(id)}.geojson")
-        except (ScmilError, OSError) as error:
-            if is_disk_full(error):
-                raise
-            failed[id] = plain_words(error)
         if progress:
             progress(done)
     return failed
@@ -296,13 +289,13 @@ def write_atoms_geojson(scores: Scores, path: str | Path) -> None:
         features.append(
             {
                 "type": "Feature",
-                "id": str(uuid.uuid5(IDS, f"{scores.id} {x} {y} {tile}")),
+                "id": str(uuid.uuid5(IDS, printable(f"{scores.id} {x} {y} {tile}"))),
                 "geometry": {"type": "Polygon", "coordinates": [_square(x, y, scores.side)]},
                 "properties": properties,
             }
         )
     text = json.dumps({"type": "FeatureCollection", "features": features}, ensure_ascii=False, allow_nan=False)
-    write_atomically(Path(path), text.encode())
+    write_atomically(Path(path), utf8(text))
 
 
 def _square(x: int, y: int, side: float) -> list[list[float]]:
@@ -335,9 +328,9 @@ def _write(
         "ranked": [atom.atom for atom in atlas.ranked],
         "atoms": rows,
     }
-    write_atomically(out / "atlas.csv", _table(rows, atlas.classes).encode())
-    write_atomically(out / "index.html", write_page(atlas, files, about["model"], facts).encode())
-    write_atomically(out / "atlas.json", (json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write_atomically(out / "atlas.csv", _table(rows, atlas.classes))
+    write_atomically(out / "index.html", utf8(write_page(atlas, files, about["model"], facts)))
+    write_atomically(out / "atlas.json", utf8(json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n"))
 
 
 def _row(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, Any]:
@@ -357,16 +350,14 @@ def _row(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]], classes: tuple[str, ...]) -> str:
+def _table(rows: list[dict[str, Any]], classes: tuple[str, ...]) -> bytes:
     plain = ("atom", "sign", "used", "opposite", "strength", "attention", "compared", "difference", "low", "high", "p")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     shares = [f"used_{name}" for name in classes] + [f"use_in_{name}" for name in classes]
-    writer.writerow([*plain, *shares, "together", "dead", "duplicate_of", "sentence"])
+    table: list[list[Any]] = [[*plain, *shares, "together", "dead", "duplicate_of", "sentence"]]
     for row in rows:
         together = " ".join(f"{atom}{sign}" for atom, sign in zip(row["together"], row["together_signs"]))
         by_class = [row[key].get(name) for key in ("by_class", "use_by_class") for name in classes]
-        writer.writerow(
+        table.append(
             [
                 *(row[name] for name in plain),
                 *by_class,
@@ -376,7 +367,7 @@ def _table(rows: list[dict[str, Any]], classes: tuple[str, ...]) -> str:
                 row["sentence"],
             ]
         )
-    return text.getvalue()
+    return csv_bytes(table)
 
 
 def write_page(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import fnmatch
-import io
 import json
 import multiprocessing
 import os
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from scmil import baseline
 from scmil.errors import ConfigError, DataError, ScmilError
 from scmil.extras import need
-from scmil.files import no_formula, write_atomically
+from scmil.files import csv_bytes, write_atomically
 from scmil.metrics import METRICS
 from scmil.plan import DATA_KEYS, Cell, Plan, aggregator_of, build, recipe_of, rule_of
 from scmil.scoring import Row, Scored, history_rows, score, summarise
@@ -715,9 +714,5 @@ def _write_tables(places: Sequence[dict[str, str]], out: Path) -> None:
 
 def _csv(rows: Iterable[Mapping[str, Any]], header: Sequence[str] | None = None) -> bytes:
     rows = list(rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, header or list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:  # a row without a column of others, such as the level, leaves it empty
-        writer.writerow({key: "" if value is None else no_formula(value) for key, value in row.items()})
-    return text.getvalue().encode()
+    header = header or list(rows[0])  # a row without a column of others, such as the level, leaves it empty
+    return csv_bytes([header, *([row.get(name) for name in header] for row in rows)])

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
+from scmil.files import check_regular
 
 # What the readers of numpy, torch and h5py raise, and what a foreign value in a header can cause.
 DAMAGE = (
@@ -78,6 +79,7 @@ def npy_array(file: IO[bytes], size: int) -> NDArray[Any]:
 
 def npz_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an .npz file; bombs and objects are refused."""
+    check_regular(path)
     with zipfile.ZipFile(path) as archive:
         check_archive(archive)
         found = {}
@@ -103,6 +105,7 @@ def opened_h5(path: str | Path) -> Iterator[Any]:
     """An HDF5 file to read, in which every name is of something in this very file."""
     import h5py
 
+    check_regular(path)
     with h5py.File(path, "r") as file:
         for name in file:
             if not isinstance(file.get(name, getlink=True), h5py.HardLink):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from scmil.errors import DataError
 from scmil.extras import need
-from scmil.files import unquoted
+from scmil.files import check_regular, unquoted
 from scmil.guards import check_archive
 
 SLIDE = ("slide_id", "slide", "filename", "wsi", "image_id", "bag", "bag_name", "slide_path", "0")  # "0": DSMIL's index
@@ -173,6 +173,7 @@ def read_rows(path: str | Path, *, ragged: bool = False) -> Rows:
     """
     path = Path(path)
     try:
+        check_regular(path)
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None

@@ -62,7 +62,7 @@ BOUNDS: Mapping[str, Bound] = {
     "overlap_px": Bound(0, 2**13, whole=True),
     "mpp": Bound(0.01, 1000),
     "slide_mpp": Bound(0.001, 10_000),
-    "side_level0": Bound(1e-3, 2**17),
+    "side_level0": Bound(1e-3, 2**16),
     "slide_size": Bound(1, 2**31, whole=True),
     "min_tissue": Bound(0, 1),
     # a study
@@ -119,7 +119,9 @@ def check_overlap(size_px: int, overlap_px: int, where: object) -> None:
     scmil.errors.DataError: study.json: overlap_px = 255 of tiles of 256 px: at most 192 is read from a file.
     """
     if overlap_px > (most := size_px * 3 // 4):
-        raise DataError(f"{where}: overlap_px = {overlap_px} of tiles of {size_px} px: at most {most} is read from a file.")
+        raise DataError(
+            f"{where}: overlap_px = {overlap_px} of tiles of {size_px} px: at most {most} is read from a file."
+        )
 
 
 def options_problem(options: Any, name: str = "model") -> str | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scmil.errors import DataError, SplitError
-from scmil.files import no_formula, write_atomically
+from scmil.files import no_formula, utf8, write_atomically
 from scmil.labels import SLIDE, Rows, read_rows, slide_id
 from scmil.splits import COLUMNS, Groups, Split, check_split, load_splits
 
@@ -100,7 +100,7 @@ def write_splits(
     task = _Task(splits, ids, labels, patients, name)
     files = {Path(path) / file: content for file, content in WRITERS[format](task).items()}
     for file, content in files.items():
-        write_atomically(file, content.encode())
+        write_atomically(file, utf8(content))
     return list(files)
 
 

@@ -136,7 +136,7 @@ def save_splits(path: str | os.PathLike[str], splits: Sequence[Sequence[Split]],
         for fold, split in enumerate(folds):
             for name, part in split._asdict().items():
                 table.writerows((repeat, fold, name, no_formula(ids[i])) for i in part)
-    write_atomically(Path(path), text.getvalue().encode())
+    write_atomically(Path(path), text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def load_splits(path: str | os.PathLike[str], ids: Sequence[str]) -> list[list[Split]]:
@@ -262,7 +262,7 @@ def _positions(ids: Sequence[str]) -> dict[str, int]:
 def _rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The lines of the table, each with the words that say where it is."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             table = csv.DictReader(file)
             met = table.fieldnames or []
             missing = [column for column in COLUMNS if column not in met]

@@ -141,7 +141,9 @@ def test_only_built_models_are_saved(tmp_path: Path) -> None:
 def test_a_model_with_nan_weights_is_rejected_by_its_name(tmp_path: Path) -> None:
     model = build_model(20, 2, "abmil", seed=0)
     next(model.parameters()).data[0, 0] = float("nan")
-    with pytest.raises(ModelFileError, match=r"model\.safetensors: NaN or infinite weights in 1 of \d+ tensors, such as"):
+    with pytest.raises(
+        ModelFileError, match=r"model\.safetensors: NaN or infinite weights in 1 of \d+ tensors, such as"
+    ):
         load_model(save_model(model, tmp_path / "model"))
 
 

@@ -206,7 +206,9 @@ def test_what_a_plan_does_not_say_is_not_in_its_digest() -> None:
 
 
 def test_a_grid_of_millions_of_cells_is_rejected_before_it_is_expanded() -> None:
-    grid = {f"training.{key}": list(range(1, 21)) for key in ("epochs", "learning_rate", "weight_decay", "clip", "patience")}
+    grid = {
+        f"training.{key}": list(range(1, 21)) for key in ("epochs", "learning_rate", "weight_decay", "clip", "patience")
+    }
     document = {"data": {"dataset": "musk1"}, "grid": {**grid, "protocol.seed": list(range(20))}}
     start = time.monotonic()
     with pytest.raises(ConfigError, match=r"\[grid\]: 64000000 cells, and 10000 is the most"):

@@ -56,7 +56,7 @@ class Folder:
         with os.scandir(self.path) as entries:
             for entry in entries:
                 if not entry.name.startswith("."):
-                    (folders if entry.is_dir() else files).append(entry.name)
+                    (folders if _is_folder(entry) else files).append(entry.name)
         return tuple(sorted(files)), tuple(sorted(folders))
 
     @property
@@ -102,6 +102,13 @@ class Folder:
         counted = [f"{n} file{'s' * (n > 1)} {kind or 'without suffix'}" for kind, n in kinds.most_common(SOME)]
         more = ["…"] if len(kinds) > SOME or len(self.folders) > SOME else []
         return ", ".join(counted + [f"folder {name!r}" for name in self.folders[:SOME]] + more) or "nothing"
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle: a bag that cannot be read, and is named when it is asked for
+        return False
 
 
 def first_peek(paths: Iterator[Path]) -> Peek | None:

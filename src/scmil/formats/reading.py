@@ -19,6 +19,7 @@ from torch import Tensor
 from scmil.bags import Bag, BagSet
 from scmil.errors import BagError, DataError, ScmilError
 from scmil.extras import need
+from scmil.files import check_regular
 from scmil.guards import DAMAGE, check_archive, npy_array, npz_arrays, opened_h5
 
 SlideMpp: TypeAlias = float | Mapping[str, float]
@@ -194,8 +195,9 @@ def load_pt(path: Path) -> Array:
 
 @contextmanager
 def naming(path: Path, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside is told as a refusal of this file."""
+    """Whatever goes wrong inside is told as a refusal of this file; a pipe or a device is not opened at all."""
     try:
+        check_regular(path)
         yield
     except ScmilError as error:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from scmil.errors import DataError
 from scmil.extras import need
-from scmil.files import write_atomically
+from scmil.files import utf8, write_atomically
 from scmil.slides.outlines import Ring, check_outlines
 from scmil.slides.tissue import Tissue, polygons
 
@@ -57,12 +57,12 @@ def write_geojson(content: Tissue | Iterable[Region], path: str | Path) -> None:
     for region in regions:
         properties = _properties(region)
         geometry = _geometry(region.polygon)
-        same = json.dumps([geometry, properties], sort_keys=True)
+        same = json.dumps([geometry, properties], sort_keys=True)  # plain ASCII, whatever the names are
         number = uuid.uuid5(IDS, f"{same} {seen[same]}")
         seen[same] += 1
         features.append({"type": "Feature", "id": str(number), "geometry": geometry, "properties": properties})
     text = json.dumps({"type": "FeatureCollection", "features": features}, ensure_ascii=False, allow_nan=False)
-    write_atomically(Path(path), text.encode())
+    write_atomically(Path(path), utf8(text))
 
 
 def _pieces(tissue: Tissue) -> list[Region]:

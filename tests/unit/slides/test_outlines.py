@@ -55,7 +55,9 @@ def test_a_ring_of_random_points_is_rejected_before_it_is_made_valid(tmp_path: P
         inner = f'<Annotation Name="a" Type="Polygon" PartOfGroup="_0"><Coordinates>{each}</Coordinates></Annotation>'
         path.write_text(f"<ASAP_Annotations><Annotations>{inner}</Annotations></ASAP_Annotations>")
     start = time.monotonic()
-    with pytest.raises(DataError, match=rf"random\.{suffix}: the 3000 lines of its outlines cross more than 209000 times"):
+    with pytest.raises(
+        DataError, match=rf"random\.{suffix}: the 3000 lines of its outlines cross more than 209000 times"
+    ):
         (read_geojson if suffix == "geojson" else read_asap)(path)
     assert time.monotonic() < start + 10
 
