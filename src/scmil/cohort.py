@@ -32,7 +32,7 @@ from scmil.features import encode, join_scales
 from scmil.files import no_formula, unquoted, write_atomically
 from scmil.guards import opened_h5
 from scmil.labels import read_rows, slide_id
-from scmil.limits import check_overlap, number, read_json
+from scmil.limits import bounded, check_overlap, read_json
 from scmil.shards import ALL, Shard
 from scmil.slides import Slide, find_slides, find_tissue, open_slide, tile
 from scmil.work import Ledger, Outcome, check_writable, for_each, locked, refusing, safe_name, sweep
@@ -142,7 +142,7 @@ def read_settings(work: str | Path) -> TileSettings:
     try:
         settings = TileSettings(**read_json(path))
         for key in ("size_px", "mpp", "overlap_px", "min_tissue"):
-            number(key, getattr(settings, key), "settings")
+            bounded(key, getattr(settings, key), "settings")
         check_overlap(settings.size_px, settings.overlap_px, "settings")
         return settings
     except (OSError, ValueError, TypeError) as error:

@@ -21,6 +21,7 @@ FORMULA = re.compile(rf"['{BLANKS}\t\r\n;]*[{SIGNS}]|'*[\t\r\n\0]")
 WITHIN = re.compile(rf"([;\t\r\n])('*)(?=[{BLANKS}]*[{SIGNS}])")
 QUOTED_WITHIN = re.compile(rf"([;\t\r\n])'('*)(?=[{BLANKS}]*[{SIGNS}])")
 PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.ASCII | re.IGNORECASE)
+COLUMN = re.compile(r"[\w.#%()-][\w .#%()-]{0,29}|Unnamed: \d{1,4}", re.IGNORECASE)
 # Characters that a terminal obeys, or that change the order of what is read: shown as escapes.
 OBEYED = re.compile(r"[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -105,6 +106,21 @@ def utf8(text: str) -> bytes:
     b'a \\udcff'
     """
     return text.encode("utf-8", "backslashreplace")
+
+
+def column_names(header: Iterable[str]) -> str:
+    """The names of a table's columns for a message; only how many there are, if they do not look like names of columns.
+
+    An experiment that somebody else wrote may name any file as its table, such as a key: its first line must not stand in
+    a message or a report. Shown are two names or more, each of at most 30 letters, digits, blanks and `_ . - # % ( )`.
+
+    >>> column_names(["case_id", "slide_id", "grade"]), column_names(["root:x:0:0:root:/root:/bin/bash"])
+    ('case_id, slide_id, grade', '1 column, not shown since it does not look like the head of a table')
+    """
+    named = [name for name in header if name]
+    if len(named) > 1 and all(COLUMN.fullmatch(name) for name in named):
+        return ", ".join(named)
+    return f"{len(named)} column{'s' * (len(named) != 1)}, not shown since it does not look like the head of a table"
 
 
 def printable(text: object, lines: bool = False) -> str:

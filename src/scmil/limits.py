@@ -95,12 +95,12 @@ def problem(name: str, value: Any, bound: Bound | None = None) -> str | None:
     return None if bound.holds(value) else f"{name} = {_short(value)}: {bound} is needed"
 
 
-def number(name: str, value: Any, where: object, bound: Bound | None = None) -> Any:
+def bounded(name: str, value: Any, where: object, bound: Bound | None = None) -> Any:
     """The value, if it is a number within the bound of its name; else a DataError that says where it stands.
 
-    >>> number("size_px", 256, "study.json")
+    >>> bounded("size_px", 256, "study.json")
     256
-    >>> number("mpp", 1e-6, "study.json")
+    >>> bounded("mpp", 1e-6, "study.json")
     Traceback (most recent call last):
     ...
     scmil.errors.DataError: study.json: mpp = 1e-06: a number from 0.01 to 1000 is needed.
@@ -141,9 +141,8 @@ def options_problem(options: Any, name: str = "model") -> str | None:
             if len(value) > LONGEST_LIST:
                 return f"{key} has {len(value)} entries, and {LONGEST_LIST} is the most"
             waiting += [("width" if key in ("embed", "widths") else key, part) for part in value]
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            if said := problem(key, value, BOUNDS.get(key, ANY)):
-                return said
+        elif type(value) in (int, float) and (said := problem(key, value, BOUNDS.get(key, ANY))):
+            return said
     return None
 
 

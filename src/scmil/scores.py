@@ -28,7 +28,7 @@ from scmil.chunks import BLOCK_ROWS, predict_bag
 from scmil.errors import DataError, OptionError
 from scmil.files import write_atomically
 from scmil.guards import DAMAGE, npz_arrays
-from scmil.limits import PIXELS, number, read_json
+from scmil.limits import PIXELS, bounded, read_json
 from scmil.model import MILModel
 from scmil.released import ReleasedSparseCoding
 from scmil.sparse_coding import SparseCoding
@@ -246,7 +246,7 @@ def _provenance(bag: Bag) -> dict[str, Any]:
     told = {key: bag.provenance.get(key) for key in ("side_level0", "slide_mpp", "slide_size")}
     for key, value in told.items():
         for one in value if isinstance(value, (list, tuple)) else [] if value is None else [value]:
-            number(key, one, f"bag {bag.id!r}")
+            bounded(key, one, f"bag {bag.id!r}")
     if isinstance(told["slide_size"], (list, tuple)) and len(told["slide_size"]) != 2:
         raise DataError(f"bag {bag.id!r}: slide_size = {told['slide_size']}: width and height are needed.")
     return {key: value for key, value in told.items() if value is not None}
@@ -336,12 +336,12 @@ def read_scores(path: str | Path) -> Scores:
 
 def _check(scores: Scores) -> None:
     n, c = len(scores.xy), len(scores.classes)
-    number("side_level0", scores.side, "side")
-    number("threshold", scores.threshold, "threshold")
+    bounded("side_level0", scores.side, "side")
+    bounded("threshold", scores.threshold, "threshold")
     if scores.slide_mpp is not None:
-        number("slide_mpp", scores.slide_mpp, "page")
+        bounded("slide_mpp", scores.slide_mpp, "page")
     for length in scores.slide_size or ():
-        number("slide_size", length, "page")
+        bounded("slide_size", length, "page")
     if scores.label is not None and scores.label not in range(c):
         raise ValueError(f"label {scores.label!r} of {c} classes")
     if scores.xy.dtype.kind not in "iu" or (n and max(-int(scores.xy.min()), int(scores.xy.max())) > PIXELS.high):
@@ -356,7 +356,7 @@ def _check(scores: Scores) -> None:
             raise ValueError(f"{name} has the shape {array.shape} and not {expected}")
     if scores.codes is None:
         return
-    number("atoms", scores.codes.atoms, "page")
+    bounded("atoms", scores.codes.atoms, "page")
     values, columns, starts = scores.codes.values, scores.codes.columns, scores.codes.starts
     whole = len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(values) == len(columns)
     if not whole or (np.diff(starts) < 0).any() or (len(columns) and columns.max() >= scores.codes.atoms):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import SplitError
-from scmil.files import no_formula, unquoted, write_atomically
+from scmil.files import column_names, no_formula, unquoted, write_atomically
 
 Labels: TypeAlias = Sequence[int | None]
 Groups: TypeAlias = Sequence[str | None]
@@ -267,7 +267,7 @@ def _rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, str]]]:
             met = table.fieldnames or []
             missing = [column for column in COLUMNS if column not in met]
             if missing:
-                expected = f"Expected {','.join(COLUMNS)}; met {','.join(met) or 'nothing'}."
+                expected = f"Expected {','.join(COLUMNS)}; met {column_names(met)}."
                 raise SplitError(f"{path}, line 1: no column {', '.join(missing)}. {expected}")
             for row in table:
                 where = f"{path}, line {table.line_num}"

@@ -16,7 +16,7 @@ from scmil.errors import DataError, OptionError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.guards import DAMAGE, h5_array, opened_h5
-from scmil.limits import BOUNDS, MOST_TILES, number
+from scmil.limits import BOUNDS, MOST_TILES, bounded
 
 if TYPE_CHECKING:
     from shapely import MultiPolygon
@@ -306,7 +306,7 @@ def _tiling(xy: NDArray[Any], fraction: NDArray[Any], attributes: dict[str, Any]
     if not np.issubdtype(xy.dtype, np.integer) or not np.isfinite(fraction).all():
         raise ValueError("coordinates are not whole numbers, or fractions are not finite")
     for key in ("size_px", "mpp", "slide_mpp"):
-        number(key, np.asarray(attributes[key]).item(), "coords")
+        bounded(key, np.asarray(attributes[key]).item(), "coords")
     if not BOUNDS["overlap_px"].holds(int(attributes["overlap"])) or not 0 < int(attributes["stride_level0"]) < 2**31:
         raise ValueError("the overlap or the stride is not that of tiles")
     return Tiling(

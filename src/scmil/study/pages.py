@@ -10,7 +10,7 @@ from typing import Any
 
 from scmil.errors import DataError, ModelFileError
 from scmil.files import csv_bytes, write_atomically
-from scmil.limits import Bound, check_overlap, number, read_json
+from scmil.limits import Bound, bounded, check_overlap, read_json
 
 FORMAT = "scmil-study-1"
 STUDY = "study.json"
@@ -46,14 +46,14 @@ def check_study(path: Path, study: Page, classes: int, dim: int | None) -> None:
             raise DataError("split or settings are of another kind")
         if not all(isinstance(ids, list) and all(isinstance(id, str) for id in ids) for ids in split.values()):
             raise DataError("split is not lists of the names of slides")
-        number("threshold", study["threshold"], "threshold")
-        number("dim", contract["dim"], "contract")
+        bounded("threshold", study["threshold"], "threshold")
+        bounded("dim", contract["dim"], "contract")
         for key in ("encoder", "encoder_digest"):
             if not isinstance(contract.get(key, ""), (str, NoneType)):
                 raise DataError(f"contract: {key} is not a text")
         for key in ("size_px", "mpp", "overlap_px"):
             if contract.get(key) is not None:
-                number(key, contract[key], "contract")
+                bounded(key, contract[key], "contract")
         check_overlap(contract.get("size_px") or 2**13, contract.get("overlap_px") or 0, "contract")
         for key in ("mean", "deviation") if scaling is not None else ():
             if len(scaling[key]) != (dim or len(scaling[key])) or not all(map(FINITE.holds, scaling[key])):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError, WeightsError
-from scmil.limits import number
+from scmil.limits import bounded
 from scmil.metrics import decide
 from scmil.plan import TABLES
 from scmil.study.pages import FORMAT, STUDY, Page, Progress, check_study, read_page, write_csv
@@ -244,7 +244,7 @@ def _encoder_of(folder: str | Path, named: str, given: str | None, weights: str 
     if given is not None and given != named:
         raise OptionError(f"--encoder {given!r}: {folder} was trained on features of {named!r}. Give that, or nothing.")
     drawn = RANDOM.fullmatch(named)
-    name, seed = (drawn["name"], number("seed", int(drawn["seed"]), folder)) if drawn else (named, None)
+    name, seed = (drawn["name"], bounded("seed", int(drawn["seed"]), folder)) if drawn else (named, None)
     again = f"--encoder {shlex.quote(named)}"
     if given is None and name not in names() and not is_architecture(name):
         raise WeightsError(
