@@ -118,6 +118,8 @@ def column_names(header: Iterable[str]) -> str:
     ('case_id, slide_id, grade', '1 column, not shown since it does not look like the head of a table')
     """
     named = [name for name in header if name]
+    if not named:
+        return "nothing"
     if len(named) > 1 and all(COLUMN.fullmatch(name) for name in named):
         return ", ".join(named)
     return f"{len(named)} column{'s' * (len(named) != 1)}, not shown since it does not look like the head of a table"

@@ -102,7 +102,8 @@ def read_csv(content: bytes) -> Table:
     for name in ("bag", "label"):
         if header.count(name) != 1:
             raise DataError(
-                f"{header.count(name)} columns are called {name!r}; one is needed. Met: {column_names(header)}."
+                f"{header.count(name)} columns are called {name!r}; one is needed. Met: {column_names(header)}. "
+                "Columns are separated by commas."
             )
     columns = [i for i, name in enumerate(header) if name not in NAMED_COLUMNS]
     if not columns:
