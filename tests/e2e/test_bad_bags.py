@@ -129,7 +129,9 @@ def test_locate_goes_on_behind_every_bad_bag(home: Path, run: Run, tmp_path: Pat
 
 
 def test_atlas_goes_on_behind_every_bad_bag(home: Path, run: Run, tmp_path: Path) -> None:
-    code, said = run("atlas", home / "model", home / "bags", "--out", tmp_path / "atlas", "--labels", home / "labels.csv")
+    code, said = run(
+        "atlas", home / "model", home / "bags", "--out", tmp_path / "atlas", "--labels", home / "labels.csv"
+    )
     assert code == 1, said
     assert failed(tmp_path / "atlas") == {*UNREADABLE, "c_mpp"}
     page = json.loads((tmp_path / "atlas" / "atlas.json").read_text(encoding="utf-8"))
@@ -175,7 +177,9 @@ def test_tensors_without_content_are_bags_that_fail(home: Path, run: Run, tmp_pa
     assert failed(tmp_path) == {"meta"}
 
 
-def test_a_bag_of_another_encoder_fails_alone_and_a_folder_of_them_is_refused(home: Path, run: Run, tmp_path: Path) -> None:
+def test_a_bag_of_another_encoder_fails_alone_and_a_folder_of_them_is_refused(
+    home: Path, run: Run, tmp_path: Path
+) -> None:
     write_bag(a_bag("own"), tmp_path / "bags" / "own.h5")
     write_bag(a_bag("other", encoder="resnet18"), tmp_path / "bags" / "other.h5")
     code, _ = run("predict", home / "model", tmp_path / "bags", "--out", tmp_path / "p.csv")

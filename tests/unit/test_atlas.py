@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 import tracemalloc
 from collections.abc import Iterator, Mapping
@@ -335,3 +337,15 @@ def test_qupath_gets_a_closed_square_a_tile_with_its_strongest_atom(tmp_path: Pa
     assert first["id"] != second["id"]
     with pytest.raises(OptionError, match="no sparse coding"):
         write_atoms_geojson(replace(slide("a", [[1.0]]), codes=None), tmp_path / "b.geojson")
+
+
+def test_class_names_in_the_table_are_no_formulas() -> None:
+    from scmil.atlas_page import _row, _table
+
+    evil = ("=HYPERLINK(1)", "＝cmd", "x;=cmd")
+    atom = Atom(0, used=0.5, by_class=dict.fromkeys(evil, 0.1), use_by_class=dict.fromkeys(evil, 0.1), compared=evil[0])
+    for line in _table([_row(atom, {})], evil).decode().splitlines():
+        for cell in line.split(";"):
+            assert not cell.startswith("=")
+    [header, row] = csv.reader(io.StringIO(_table([_row(atom, {})], evil).decode()))
+    assert row[header.index("compared")] == "'=HYPERLINK(1)"

@@ -83,11 +83,15 @@ def test_no_program_finds_a_formula_in_a_cell_whatever_separates_its_cells(text:
     written = no_formula(text)
     for separator in ("\0\0", ";", "\t", "\n", "\r"):
         for cell in written.split(separator):
-            assert not cell.strip("\0\xa0\ufeff\u3000 \t\r\n\v\f").startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")), cell
+            assert not cell.strip("\0\xa0\ufeff\u3000 \t\r\n\v\f").startswith(
+                ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+            ), cell
     assert not written.startswith(("\t", "\r", "\n", "\0"))
 
 
-@pytest.mark.parametrize("text", [*FORMULAS, "tumor_042", "it's", "'quoted'", "a-b", "a, -b", "", "''=1", "a;b", "-", "=;=;="], ids=ascii)
+@pytest.mark.parametrize(
+    "text", [*FORMULAS, "tumor_042", "it's", "'quoted'", "a-b", "a, -b", "", "''=1", "a;b", "-", "=;=;="], ids=ascii
+)
 def test_what_is_quoted_is_read_back(text: str) -> None:
     assert unquoted(no_formula(text)) == text
     assert unquoted(no_formula(no_formula(text))) == no_formula(text)

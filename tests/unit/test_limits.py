@@ -46,9 +46,14 @@ def test_no_bound_admits_what_is_not_a_number_of_its_kind(name: str) -> None:
 
 def test_numbers_anywhere_in_the_options_of_a_model_are_bounded() -> None:
     assert options_problem({"a": [{"b": {"layers": 1001}}]}) == "layers = 1001: a whole number from 1 to 1000 is needed"
-    assert options_problem({"embed": {"widths": [8, 2**21]}}) == "width = 2097152: a whole number from 1 to 1048576 is needed"
+    assert (
+        options_problem({"embed": {"widths": [8, 2**21]}})
+        == "width = 2097152: a whole number from 1 to 1048576 is needed"
+    )
     assert "of_my_own = inf" in (options_problem({"of_my_own": float("inf")}) or "")
-    assert options_problem({"dim": 1024, "classes": 2, "aggregator": {"name": "ilra", "rank": 4}, "embed": [512]}) is None
+    assert (
+        options_problem({"dim": 1024, "classes": 2, "aggregator": {"name": "ilra", "rank": 4}, "embed": [512]}) is None
+    )
 
 
 def test_nesting_is_measured_without_recursion() -> None:
@@ -89,9 +94,7 @@ def png(path: Path, side: int, depth: int, colour: int, *extra: bytes, pixels: b
     return path
 
 
-@pytest.mark.parametrize(
-    ("depth", "colour", "side"), [(8, 2, 18_000), (8, 6, 18_000), (16, 0, 21_000), (8, 0, 24_000)]
-)
+@pytest.mark.parametrize(("depth", "colour", "side"), [(8, 2, 18_000), (8, 6, 18_000), (16, 0, 21_000), (8, 0, 24_000)])
 def test_a_picture_is_limited_by_the_memory_that_it_takes(tmp_path: Path, depth: int, colour: int, side: int) -> None:
     """All of these have fewer than 600 million pixels; decoding the first took 4.5 GB."""
     pytest.importorskip("openslide")
@@ -148,13 +151,22 @@ def test_a_grid_of_more_tiles_than_a_slide_can_have_is_rejected_before_it_is_lai
     tissue = Tissue(MultiPolygon([box(0, 0, 3000, 3000)]), "slide", (3000, 3000), {}, ())
     with open_slide(tmp_path / "slide.png", mpp=0.5) as slide:
         for asked in ({"mpp": 1e-6}, {"overlap_px": 255}):
-            with pytest.raises(OptionError, match=r"have about 9000000 places on slide 'slide', and 4194304 is the most"):
+            with pytest.raises(
+                OptionError, match=r"have about 9000000 places on slide 'slide', and 4194304 is the most"
+            ):
                 tile(slide, tissue, **asked)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"mpp": 1e-6}, {"overlap_px": 255}, {"size_px": 10**9}, {"mpp": "x"}, {"min_tissue": float("nan")}, {"size_px": True}],
+    [
+        {"mpp": 1e-6},
+        {"overlap_px": 255},
+        {"size_px": 10**9},
+        {"mpp": "x"},
+        {"min_tissue": float("nan")},
+        {"size_px": True},
+    ],
 )
 def test_settings_of_tiles_that_would_never_end_are_rejected(tmp_path: Path, change: dict[str, Any]) -> None:
     page = {"size_px": 256, "mpp": 0.5, "overlap_px": 0, "min_tissue": 0.1}
@@ -229,7 +241,9 @@ def test_tiles_of_an_atlas_that_are_wider_than_any_tile_are_not_cut(tmp_path: Pa
     from scmil.viewer.library import _atlas
 
     good = {"slide": "a", "x": 0, "y": 0, "side": 512.0, "code": 1.0}
-    bad = [{**good, **change} for change in ({"side": 1e7}, {"side": None}, {"x": 2**62}, {"y": float("nan")}, {"x": "0"})]
+    bad = [
+        {**good, **change} for change in ({"side": 1e7}, {"side": None}, {"x": 2**62}, {"y": float("nan")}, {"x": "0"})
+    ]
     (tmp_path / "atlas.json").write_text(json.dumps({"atoms": [{"atom": 3, "tiles": [*bad, good]}]}))
     assert _atlas(tmp_path / "atlas.json")[3]["tiles"] == [good]
 

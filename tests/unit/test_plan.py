@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from scmil.errors import ConfigError
 from scmil.plan import make_plan, read_plan
@@ -268,3 +269,28 @@ def test_an_experiment_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
     with pytest.raises(ConfigError, match="a pipe, a device or a folder"):
         read_plan(tmp_path / "pipe.toml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "root:x:0:0:root:/root:/bin/bash\nbin:x:1:1:bin\n",
+        "-----BEGIN PRIVATE KEY-----\nMIIE,abc\n",
+        "hf_aVerySecretToken\n",
+    ],
+)
+def test_a_file_that_an_experiment_names_as_labels_is_not_shown(tmp_path: Path, content: str) -> None:
+    """Whoever wrote the experiment may name any file of the one who runs it; reports are handed on."""
+    from scmil.errors import DataError
+    from scmil.experiment import load_bags
+
+    (tmp_path / "bags").mkdir()
+    torch.save(torch.zeros(3, 8), tmp_path / "bags" / "a.pt")
+    (tmp_path / "private").write_text(content)
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[data]\ndataset = "bags"\nlabels = "private"\n')
+    [cell] = read_plan(plan).cells
+    with pytest.raises(DataError) as said:
+        load_bags(cell.settings["data"])
+    assert "private" in str(said.value)
+    assert not any(line in str(said.value) for line in content.splitlines())
