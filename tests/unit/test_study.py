@@ -443,7 +443,7 @@ def note_and_call(asked: list[str]) -> Any:
 )
 def test_what_a_model_names_is_not_fetched(trained: Path, network: list[str], tmp_path: Path, name: str) -> None:
     model = edited(trained, contract__encoder=name)
-    with pytest.raises(WeightsError, match="names the encoder .* what a model names is not fetched.*--encoder"):
+    with pytest.raises(WeightsError, match=r"names the encoder .* what a model names is not fetched.*--encoder"):
         study.encode_for(model, [tmp_path / "a.svs"], tmp_path / "work")
     with pytest.raises(WeightsError, match="not fetched"):
         study.encode_for(model, [tmp_path / "a.svs"], tmp_path / "work", weights=tmp_path / "mine.pth")
@@ -467,7 +467,7 @@ def test_weights_of_a_known_encoder_are_not_downloaded_for_a_model_unasked(
 
 
 def test_an_encoder_that_is_not_the_models_is_rejected(trained: Path, network: list[str], tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="--encoder 'resnet18': .* was trained on features of 'uni_v1'"):
+    with pytest.raises(OptionError, match=r"--encoder 'resnet18': .* was trained on features of 'uni_v1'"):
         study.encode_for(trained, [tmp_path / "a.svs"], tmp_path / "work", encoder="resnet18")
     assert network == []
 
