@@ -190,7 +190,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     >>> parse_toml("a = 0x" + "f" * 5000)
     Traceback (most recent call last):
     ...
-    scmil.errors.DataError: an integer has more than 64 bits
+    scmil.errors.DataError: a: an integer has more than 64 bits
     """
     if len(text) > LARGEST_TOML:
         raise DataError(f"{len(text)} characters, and {LARGEST_TOML} is the most that is read")
@@ -200,13 +200,13 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise DataError("tables or lists are nested too deeply") from None
     if nested_too_deeply(document):
         raise DataError(f"tables or lists are nested more than {DEEPEST} times")
-    waiting: list[Any] = [document]
+    waiting: list[tuple[str, Any]] = list(document.items())
     while waiting:
-        value = waiting.pop()
+        key, value = waiting.pop()
         if isinstance(value, (Mapping, list)):
-            waiting += value.values() if isinstance(value, Mapping) else value
+            waiting += value.items() if isinstance(value, Mapping) else ((key, part) for part in value)
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:  # TOML's own bound; tomllib does not hold it
-            raise DataError("an integer has more than 64 bits")
+            raise DataError(f"{key}: an integer has more than 64 bits")
     return document
 
 
