@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.errors import DataError, OptionError, ScmilError
+from scmil.errors import DataError, OptionError
 from scmil.extras import need
 from scmil.report.markup import MINUS, p_value
 from scmil.scores import Scores
 from scmil.significance import holm
+from scmil.work import one_of_many
 
 ROWS = 4096  # tiles at a time; a block of dense codes has that many rows
 DRAWS = 2000  # of the bootstrap
@@ -184,11 +185,8 @@ def build_atlas(
     sums: _Sums | None = None
     failed: dict[str, str] = {}
     for position, id in enumerate(scores, start=1):
-        try:
+        with one_of_many(id, failed):
             slide = scores[id]
-        except (ScmilError, OSError) as error:
-            failed[id] = str(error)
-        else:
             if slide.codes is None:
                 raise OptionError("the model has no sparse coding, so there are no atoms. Train one with --sc.")
             sums = sums or _Sums(slide.codes.atoms, slide.classes, tiles, per_slide)

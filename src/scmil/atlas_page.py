@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import base64
 import colorsys
-import csv
 import hashlib
 import html
 import io
@@ -44,14 +43,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scmil.atlas import ALIKE, SIGNS, Atlas, Atom, Tile, build_atlas, percent
-from scmil.errors import DataError, OptionError, ScmilError
+from scmil.errors import DataError, OptionError, SlideError
 from scmil.extras import need
-from scmil.files import write_atomically
+from scmil.files import csv_bytes, printable, utf8, write_atomically
 from scmil.outputs import Outputs
 from scmil.report.markup import Markup, element
 from scmil.report.style import STYLE
+from scmil.slides.readers import Damaged
+from scmil.slides.readers.by_pillow import opened_picture
 from scmil.study import load_study, score_folder
-from scmil.work import Ledger, is_disk_full, plain_words, safe_name
+from scmil.work import Ledger, one_of_many, safe_name
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -207,7 +208,7 @@ def _cut(
     out = outputs.folder
     outputs.check(*(out / _file(*place[:2]) for places in wanted.values() for place in places), marked=_is_marked)
     for done, (id, places) in enumerate(sorted(wanted.items()), start=1):
-        try:
+        with one_of_many(id, failed):
             digest = digests.get(id)
             missing = [place for place in places if not _is_kept(out / _file(*place[:2]), place[2], size_px, digest)]
             if missing:
@@ -218,10 +219,6 @@ def _cut(
                     check_slide(slide, digest)
                     _cut_some(slide, missing, size_px, out, digest)
             files |= {place[:2]: _file(*place[:2]) for place in places}
-        except (ScmilError, OSError) as error:
-            if is_disk_full(error):
-                raise
-            failed[id] = plain_words(error)
         if progress:
             progress("cutting pictures", done, len(wanted))
     return files, failed
@@ -238,9 +235,9 @@ def _mark(tile: Tile, size_px: int, slide_digest: str | None) -> bytes:
 
 def _mark_of(path: Path) -> bytes:
     try:
-        with need("PIL.Image", "slides").open(path) as picture:
+        with opened_picture(path, "JPEG") as picture:
             return bytes(picture.info.get("comment", b""))
-    except (OSError, TypeError, ValueError):  # not there, or not a picture
+    except (Damaged, SlideError, OSError, TypeError, ValueError):  # not there, or not a picture
         return b""
 
 
@@ -285,14 +282,10 @@ def _qupath_file(out: Path, id: str) -> Path:
 def _write_qupath(
     scores: Mapping[str, Scores], outputs: Outputs, progress: Callable[[int], None] | None
 ) -> dict[str, str]:
-    failed = {}
+    failed: dict[str, str] = {}
     for done, id in enumerate(scores, start=1):
-        try:
+        with one_of_many(id, failed):
             outputs.write(_qupath_file(outputs.folder, id), atoms_geojson(scores[id]))
-        except (ScmilError, OSError) as error:
-            if is_disk_full(error):
-                raise
-            failed[id] = plain_words(error)
         if progress:
             progress(done)
     return failed
@@ -327,13 +320,13 @@ def atoms_geojson(scores: Scores) -> bytes:
         features.append(
             {
                 "type": "Feature",
-                "id": str(uuid.uuid5(IDS, f"{scores.id} {x} {y} {tile}")),
+                "id": str(uuid.uuid5(IDS, printable(f"{scores.id} {x} {y} {tile}"))),
                 "geometry": {"type": "Polygon", "coordinates": [_square(x, y, scores.side)]},
                 "properties": properties,
             }
         )
     text = json.dumps({"type": "FeatureCollection", "features": features}, ensure_ascii=False, allow_nan=False)
-    return text.encode()
+    return utf8(text)
 
 
 def _square(x: int, y: int, side: float) -> list[list[float]]:
@@ -372,11 +365,11 @@ def _write(
     }
     contents = (
         _table(rows, atlas.classes),
-        write_page(atlas, files, about["model"], facts),
-        json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n",
+        utf8(write_page(atlas, files, about["model"], facts)),
+        utf8(json.dumps(page, ensure_ascii=False, allow_nan=False) + "\n"),
     )
     for name, content in zip(PAGES, contents, strict=True):
-        outputs.write(outputs.folder / name, content.encode())
+        outputs.write(outputs.folder / name, content)
 
 
 def _row(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, Any]:
@@ -396,16 +389,14 @@ def _row(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]], classes: tuple[str, ...]) -> str:
+def _table(rows: list[dict[str, Any]], classes: tuple[str, ...]) -> bytes:
     plain = ("atom", "sign", "used", "opposite", "strength", "attention", "compared", "difference", "low", "high", "p")
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     shares = [f"used_{name}" for name in classes] + [f"use_in_{name}" for name in classes]
-    writer.writerow([*plain, *shares, "together", "dead", "duplicate_of", "sentence"])
+    table: list[list[Any]] = [[*plain, *shares, "together", "dead", "duplicate_of", "sentence"]]
     for row in rows:
         together = " ".join(f"{atom}{sign}" for atom, sign in zip(row["together"], row["together_signs"]))
         by_class = [row[key].get(name) for key in ("by_class", "use_by_class") for name in classes]
-        writer.writerow(
+        table.append(
             [
                 *(row[name] for name in plain),
                 *by_class,
@@ -415,7 +406,7 @@ def _table(rows: list[dict[str, Any]], classes: tuple[str, ...]) -> str:
                 row["sentence"],
             ]
         )
-    return text.getvalue()
+    return csv_bytes(table)
 
 
 def write_page(

@@ -17,6 +17,7 @@ from scmil.errors import BagError, DataError
 from scmil.fingerprint import Inputs, Mark
 from scmil.shapes import Float
 
+LARGEST_PX = 2**31  # no slide is wider; what is beyond is damage, and would overflow
 MOST_CLASSES = 10_000  # a label beyond is damage, or an id that was taken for a label
 
 
@@ -40,6 +41,8 @@ class Bag:
         if self.xy is not None and self.xy.shape != (len(self.features), 2):
             met, rows = tuple(self.xy.shape), len(self.features)
             raise BagError(f"bag {self.id!r}: coordinates of shape {met}, but ({rows}, 2) is needed, x and y of each.")
+        if self.xy is not None and not bool(((self.xy >= -LARGEST_PX) & (self.xy <= LARGEST_PX)).all()):
+            raise BagError(f"bag {self.id!r}: coordinates that are NaN or beyond {LARGEST_PX} pixels. Make it again.")
         if self.instance_labels is not None and self.instance_labels.shape != self.features.shape[:1]:
             met, expected = tuple(self.instance_labels.shape), len(self.features)
             raise BagError(f"bag {self.id!r}: instance labels of shape {met}, but ({expected},) is needed, one each.")

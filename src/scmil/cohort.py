@@ -32,6 +32,7 @@ from scmil.files import no_formula, unquoted, write_atomically
 from scmil.fingerprint import sha256_of_file, sha256_of_json, stat_of
 from scmil.guards import DAMAGE, opened_h5
 from scmil.labels import read_rows, slide_id
+from scmil.limits import bounded, check_overlap, read_json
 from scmil.outputs import check_unclaimed
 from scmil.processes import process_pool
 from scmil.shards import ALL, Shard
@@ -150,7 +151,11 @@ def read_settings(work: str | Path) -> TileSettings:
     """How the slides of a folder were tiled."""
     path = Path(work) / "tiling.json"
     try:
-        return TileSettings(**json.loads(path.read_text()))
+        settings = TileSettings(**read_json(path))
+        for key in ("size_px", "mpp", "overlap_px", "min_tissue"):
+            bounded(key, getattr(settings, key), "settings")
+        check_overlap(settings.size_px, settings.overlap_px, "settings")
+        return settings
     except (OSError, ValueError, TypeError) as error:
         raise DataError(
             f"{path} does not say how the slides were tiled ({error}). Tile them into a new folder."
@@ -275,7 +280,7 @@ def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
             write_atomically(path, json.dumps(settings, indent=2, sort_keys=True).encode())
             return
     try:
-        before = dict(json.loads(path.read_text()))
+        before = dict(read_json(path))
     except (OSError, TypeError, ValueError) as error:
         raise DataError(f"{path} does not say how this folder was begun ({error}). Take another folder.") from None
     if differing := [key for key in sorted({*before, *settings}) if before.get(key) != settings.get(key)]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import fnmatch
-import io
 import json
 import os
 import platform
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from scmil import baseline, processes
 from scmil.errors import ConfigError, DataError, OutputError, ScmilError
 from scmil.extras import need
-from scmil.files import no_formula, write_atomically
+from scmil.files import csv_bytes, write_atomically
 from scmil.metrics import METRICS
 from scmil.outputs import check_unclaimed
 from scmil.plan import Cell, Plan, aggregator_of, build, recipe_of, rule_of
@@ -747,9 +746,5 @@ def _write_tables(places: Sequence[dict[str, str]], out: Path) -> None:
 
 def _csv(rows: Iterable[Mapping[str, Any]], header: Sequence[str] | None = None) -> bytes:
     rows = list(rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, header or list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:  # a row without a column of others, such as the level, leaves it empty
-        writer.writerow({key: "" if value is None else no_formula(value) for key, value in row.items()})
-    return text.getvalue().encode()
+    header = header or list(rows[0])  # a row without a column of others, such as the level, leaves it empty
+    return csv_bytes([header, *([row.get(name) for name in header] for row in rows)])

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from scmil.errors import DataError
 from scmil.extras import need
-from scmil.files import unquoted
+from scmil.files import check_regular, column_names, unquoted
 from scmil.guards import CELLS, check_archive
 
 SLIDE = ("slide_id", "slide", "filename", "wsi", "image_id", "bag", "bag_name", "slide_path", "0")  # "0": DSMIL's index
@@ -79,13 +79,13 @@ class Rows(NamedTuple):
             return column
         met = {name.lower(): name for name in self.header if name}
         near = [word for name in names for word in difflib.get_close_matches(name.lower(), met, n=1)]
-        hint = f" The nearest is {met[near[0]]!r}." if near else ""
+        listed = column_names(met.values())
+        hint = f" The nearest is {met[near[0]]!r}." if near and met[near[0]] in listed else ""
         if not met.keys() & {*SLIDE, *PATIENT, *LABEL, *OTHER}:
             hint += " Does the file begin with a line that names its columns?"
         expected = " or ".join(map(repr, names[:3]))
         raise DataError(
-            f"{self.path}: no column {expected} for the {what}; met {', '.join(met.values())}.{hint} "
-            f"Name the column: {option}."
+            f"{self.path}: no column {expected} for the {what}; met {listed}.{hint} Name the column: {option}."
         )
 
 
@@ -223,6 +223,7 @@ def read_rows(path: str | Path, *, ragged: bool = False) -> Rows:
     """
     path = Path(path)
     try:
+        check_regular(path)
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
@@ -246,7 +247,7 @@ def _text_lines(path: Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
     header = next((line for line in text.splitlines() if line.strip()), "")
     separator = max(SEPARATORS, key=header.count)
     if separator not in header and re.search(r"\w[|: ]+\w", header):
-        raise DataError(f"{path}: one column, {header!r}. Separate columns by commas, tabs or semicolons.")
+        raise DataError(f"{path}: one column. Separate columns by commas, tabs or semicolons, and name them in line 1.")
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         for cells in lines:
@@ -323,7 +324,7 @@ def _records(
 ) -> list[_Record]:
     if slide is None and table.find(SLIDE) is None and table.find(PATIENT) is not None:
         raise DataError(
-            f"{table.path} is a table of patients: {', '.join(table.header)}. Give the table that says which slides are "
+            f"{table.path} is a table of patients: {column_names(table.header)}. Give the table that says which slides are "
             f"whose as well: slides=, with the columns {PATIENT[1]} and {SLIDE[2]}."
         )
     slides, labels = _slide_column(table, slide), _label_column(table, label)

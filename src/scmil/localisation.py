@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from scmil.errors import DataError, OptionError
 from scmil.extras import need
+from scmil.limits import problem
 from scmil.significance import Interval
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ class Rule:
         if self.kind not in KINDS:
             raise OptionError(f"unknown rule {self.kind!r} for detections. Known: {', '.join(KINDS)}.")
         for name, value in (("radius_um", self.radius_um), ("smooth_um", self.smooth_um), ("least", self.least)):
-            if value is not None and not 0 <= value < math.inf:
-                raise OptionError(f"{name} = {value}: a number from 0 on is needed.")
+            if value is not None and (said := problem(name, value)):
+                raise OptionError(f"{said}.")
 
     @property
     def floor(self) -> float:

@@ -10,7 +10,6 @@ A folder of results, by default `maps/locate/` in the folder of the model:
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scmil import localisation
-from scmil.errors import DataError, OptionError, ScmilError
-from scmil.files import no_formula, unquoted
+from scmil.errors import DataError, OptionError
+from scmil.files import csv_bytes, unquoted, utf8
 from scmil.localisation import FALSE_POSITIVES, Detections, Froc, Hits, Numbers, Rule
 from scmil.outputs import Outputs
 from scmil.plan import without_partly_outlined
 from scmil.study import load_study, score_folder
-from scmil.work import Ledger, safe_name
+from scmil.work import Ledger, one_of_many, safe_name
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -204,15 +203,12 @@ def _judge_all(
     ids: Sequence[str], judge: Callable[[str], _Judged | str], ledger: Ledger
 ) -> tuple[dict[str, _Judged], dict[str, str], dict[str, str]]:
     """Each slide that can be judged; those whose truth is not known, and those that failed, with the cause."""
-    judged, unknown, failed = {}, {}, {}
+    judged, unknown, failed = dict[str, _Judged](), dict[str, str](), dict[str, str]()
     for id in ids:
-        try:
+        with one_of_many(id, failed):  # a score that the model does not have is wrong for every slide, and raised
             found = judge(id)
-        except OptionError:  # such as a score that the model does not have: so it is for every slide
-            raise
-        except (ScmilError, OSError) as error:
-            failed[id] = str(error)
-            ledger.add(id, STAGE, str(error))
+        if id in failed:
+            ledger.add(id, STAGE, failed[id])
             continue
         if ledger.of(id, STAGE):
             ledger.clear(id, STAGE)
@@ -367,12 +363,12 @@ def _write(outputs: Outputs, page: Page, curve: Froc | None, judged: Mapping[str
 def _files(out: Path, page: Page, curve: Froc | None, judged: Mapping[str, _Judged]) -> Iterator[tuple[Path, bytes]]:
     for id, one in judged.items():
         rows = zip(one.detections.probability.tolist(), *one.detections.xy.T.tolist(), strict=True)
-        yield out / "detections" / f"{safe_name(id)}.csv", _csv([f"{p:.7g}", x, y] for p, x, y in rows)
+        yield out / "detections" / f"{safe_name(id)}.csv", csv_bytes([f"{p:.7g}", x, y] for p, x, y in rows)
     if curve is not None:
         rows = zip(curve.thresholds, curve.false_positives, curve.sensitivity, strict=True)
         header = ["threshold", "false_positives_per_slide", "sensitivity"]
-        yield out / "froc.csv", _csv([header, *([f"{value:.7g}" for value in row] for row in rows)])
-        yield out / "froc.svg", _picture(curve, page).encode()
+        yield out / "froc.csv", csv_bytes([header, *([f"{value:.7g}" for value in row] for row in rows)])
+        yield out / "froc.svg", utf8(_picture(curve, page))
     yield out / "result.json", (json.dumps(page, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -401,9 +397,3 @@ def made_of(page: Page) -> str:
     parts = [f"score: {rule['score']}; detections: {rule['kind']} above {rule['floor']:g}"]
     parts += [f"radius {wide} µm"] * bool(wide) + [f"smoothed by {rule['smooth_um']:g} µm"] * bool(rule["smooth_um"])
     return ", ".join(parts)
-
-
-def _csv(rows: Iterable[Sequence[Any]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(map(no_formula, row) for row in rows)
-    return text.getvalue().encode()

@@ -17,6 +17,7 @@ from scmil.aggregators import Embedding, Prediction
 from scmil.errors import BagError, OptionError, ShapeError
 from scmil.fused import in_transform
 from scmil.fused_small import TINY
+from scmil.limits import options_problem
 from scmil.released import ReleasedSparseCoding
 from scmil.shapes import Float
 from scmil.sparse_coding import SparseCoding
@@ -142,8 +143,10 @@ def build_model(
     asked = dict(
         dim=dim, classes=classes, aggregator=aggregator, sparse_coding=sparse_coding, refine=refine, embed=embed
     )
-    if classes < 2:
+    if isinstance(classes, int) and classes < 2:
         raise OptionError(f"classes = {classes}: a model tells at least two classes apart.")
+    if said := options_problem(asked):
+        raise OptionError(f"{said}.")
     own = {"name": aggregator} if isinstance(aggregator, str) else dict(aggregator)
     if "name" not in own:
         raise OptionError(f"aggregator = {own}: the options are there, and the name is not.")

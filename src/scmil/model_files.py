@@ -13,6 +13,7 @@ import torch
 
 from scmil.errors import ModelFileError, ScmilError
 from scmil.files import check_regular, write_atomically
+from scmil.limits import read_json
 from scmil.model import MILModel, build_model
 
 FORMAT = "scmil-model-1"
@@ -62,7 +63,7 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
     try:
         with torch.device("meta"):  # shapes without memory: a page that asks for terabytes is compared, not obeyed
             model = build_model(**page["model"])
-    except (ScmilError, TypeError, ValueError, RuntimeError) as error:
+    except (ScmilError, TypeError, ValueError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
         raise ModelFileError(f"{folder / 'model.json'}: no model can be built from it ({error})") from None
     try:
         _check_size(path, model)
@@ -87,6 +88,11 @@ def load_model(folder: str | os.PathLike[str]) -> MILModel:
         raise ModelFileError(
             f"{path}: its tensors are not those of the model in model.json; different: {', '.join(different) or 'dtype'}."
         )
+    if damaged := [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]:
+        raise ModelFileError(
+            f"{path}: NaN or infinite weights in {len(damaged)} of {len(tensors)} tensors, such as {damaged[0]}: the model "
+            "says nothing of any bag. Train it again, with a lower learning rate if the training diverged."
+        )
     model.load_state_dict(tensors, assign=True)
     return model
 
@@ -100,11 +106,10 @@ def _check_size(path: Path, model: MILModel) -> None:
 
 def _read_page(path: Path) -> dict[str, Any]:
     try:
-        check_regular(path)
-        page = json.loads(path.read_bytes())
+        page = read_json(path)
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read ({error.strerror}). Is the folder a model of scmil?") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ModelFileError(f"{path}: not JSON ({error}).") from None
     if not isinstance(page, dict) or page.get("format") != FORMAT:
         met = page.get("format") if isinstance(page, dict) else type(page).__name__

@@ -6,7 +6,6 @@ the embeddings. One drawing is made of a few kinds of marks, and written as SVG 
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.errors import DataError, ScmilError, ShapeError
+from scmil.errors import BagError, DataError, ShapeError
 from scmil.extras import need
-from scmil.files import no_formula
+from scmil.files import csv_bytes, utf8
 from scmil.metrics import auc_many
 from scmil.outputs import Outputs
 from scmil.report.markup import Markup, element
 from scmil.report.plots import axis_over
 from scmil.scores import _spacing
 from scmil.study import check_contract, load_study
-from scmil.study.predicting import scaled
+from scmil.study.predicting import noted, raise_if_all, scaled
+from scmil.work import one_of_many
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,7 +122,7 @@ def draw_pca(
     counts = {name: count for name, count in counts.items() if count}
     marks, size = _drawing(panels, sample.colour, names)
     path, svg = Path(out), _svg(marks, size)
-    parts = {".png": _png(marks, size), ".svg": svg.encode(), ".csv": _table(panels, sample, names)}
+    parts = {".png": _png(marks, size), ".svg": utf8(svg), ".csv": _table(panels, sample, names)}
     contents = {path.with_suffix(suffix): content for suffix, content in parts.items()}
     outputs = Outputs(path.parent, STAGE, overwrite)
     for file, content in contents.items():  # all are looked at before the first is written
@@ -151,7 +151,7 @@ def _sample(
 ) -> Sample:
     found: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = []
     for position, id in enumerate(bags.ids):
-        try:
+        with one_of_many(id, failed):
             bag = bags[position]
             colour = _colour_by_label(bag) if annotations is None else _colour_by_annotation(bag, Path(annotations))
             if colour is None:
@@ -159,8 +159,6 @@ def _sample(
             else:
                 xy = np.zeros((len(colour), 2), np.int64) if bag.xy is None else bag.xy.numpy().astype(np.int64)
                 found.append((position, colour, xy))
-        except (ScmilError, OSError) as error:
-            failed[id] = str(error)
         if progress:
             progress("looking at tiles", position + 1, len(bags))
     if not found:
@@ -238,22 +236,22 @@ def _seen(
         places.setdefault(id, []).append(i)
     kept: list[int] = []
     points: list[list[Array]] = [[] for _ in studies]
+    foreign: list[ShapeError] = []
     for done, (id, own) in enumerate(places.items(), start=1):
-        try:
+        with one_of_many(id, failed):
             bag = bags.subset([id])[0]
-            for path, (_, study) in zip(models, studies, strict=True):
-                check_contract(study, bag, path)
+            with noted(foreign):
+                for path, (_, study) in zip(models, studies, strict=True):
+                    check_contract(study, bag, path)
             each = [seen_by(model, scaled(bag, study).features, sample.rows[own]) for model, study in studies]
-        except ShapeError:
-            raise
-        except (ScmilError, OSError) as error:
-            failed[id] = str(error)
-        else:
+            if not all(np.isfinite(x).all() for x in each):
+                raise BagError(f"bag {id!r} has NaN or infinite features. Encode this slide again.")
             kept += own
             for here, x in zip(points, each, strict=True):
                 here.append(x)
         if progress:
             progress("through the models", done, len(places))
+    raise_if_all(foreign, len(places))
     if not kept:
         raise DataError(f"no slide could be read. {next(iter(failed.values()))}")
     return kept, points
@@ -355,16 +353,13 @@ def _cross_validated(plane: Array, y: NDArray[np.int64], fold: NDArray[np.int64]
 
 
 def _table(panels: Sequence[Panel], sample: Sample, names: Sequence[str]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["model", "slide", "x", "y", "colour", "pc1", "pc2"])
+    rows: list[list[Any]] = [["model", "slide", "x", "y", "colour", "pc1", "pc2"]]
     for panel in panels:
         for slide, (x, y), colour, (one, two) in zip(
             sample.slides, sample.xy.tolist(), sample.colour.tolist(), panel.plane.tolist(), strict=True
         ):
-            where = [*map(no_formula, (panel.name, slide)), x, y, no_formula(names[colour])]
-            writer.writerow([*where, f"{one:.6g}", f"{two:.6g}"])
-    return text.getvalue().encode()
+            rows.append([panel.name, slide, x, y, names[colour], f"{one:.6g}", f"{two:.6g}"])
+    return csv_bytes(rows)
 
 
 # --------------------------------------------------------------------------------------------------------- the drawing

@@ -12,8 +12,9 @@ import fnmatch
 import hashlib
 import itertools
 import json
+import math
 import re
-import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any
 
 from scmil import baseline
 from scmil.errors import ConfigError, ScmilError
+from scmil.files import check_regular
+from scmil.limits import BOUNDS, LARGEST_TOML, MOST_CELLS, parse_toml, problem
 
 PROTOCOLS = ("last", "nested", "test-tuned")
 KINDS = ("kfold", "holdout", "official")
@@ -102,10 +105,14 @@ def read_plan(path: Path, changes: Sequence[str] = (), data: Path | None = None,
     With `only`, a pattern for names of cells, data sets that no such cell needs may be missing.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        if check_regular(path) > LARGEST_TOML:
+            raise ConfigError(f"{path} has more than {LARGEST_TOML} bytes: an experiment is a page.")
+        document = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"{path}: not readable as TOML ({error}).") from None
     problems: list[str] = []
     for change in changes:
@@ -133,7 +140,7 @@ def make_plan(
     ...
     scmil.errors.ConfigError: the experiment has 2 problems
       [model] agregator: unknown key. Did you mean 'aggregator'?
-      [training] epochs = '4': a whole number from 1 on.
+      [training] epochs = '4': a whole number from 1 to 100000.
     """
     problems = [] if problems is None else problems
     _check_shape(document, problems)
@@ -175,8 +182,11 @@ def _override(document: dict[str, Any], change: str, problems: list[str]) -> Non
         problems.append(f"--set {change}: expected key=value, such as training.epochs=2.")
         return
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parse_toml(f"value = {text}")["value"]
+    except ScmilError as error:
+        problems.append(f"--set {key}: {error}.")
+        return
+    except ValueError:
         value = text.strip()
     key = key.strip()
     document.get("grid", {}).pop(key, None)  # what is set varies no more
@@ -262,6 +272,11 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
     datasets = grid.pop("data.dataset", None)
     cells: list[Cell] = []
     arms: dict[str, str | None] = {}
+    slugs: Counter[str] = Counter()
+    count = len(rows) * len(datasets or [0]) * math.prod(map(len, grid.values()))
+    if count > MOST_CELLS:  # before they are made
+        problems.append(f"[grid]: {count} cells, and {MOST_CELLS} is the most. Divide it into several files.")
+        return [], []
     pair: str | None = _mapping(document.get("report")).get("pair")
     for row, choice in itertools.product(rows, _choices(grid)):
         settings = copy.deepcopy(base)
@@ -274,12 +289,13 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
             partner = copy.deepcopy(settings)
             _put(partner, pair, grid[pair][0])
             against = _arm_name(row["name"], partner, {**choice, pair: grid[pair][0]})
+        slug = _slug(name)  # mi-Net and MI-Net share one, and so do files on many systems
         if name in arms:
             problems.append(f"two arms have the name {name!r}.")
+        else:
+            slugs[slug] += 1
         arms[name] = against
-        slug = _slug(name)  # mi-Net and MI-Net share one, and so do files on many systems
-        taken = sum(_slug(other) == slug for other in arms) - 1
-        slug = f"{slug}-{taken + 1}" if taken else slug
+        slug = f"{slug}-{slugs[slug]}" if slugs[slug] > 1 else slug
         for dataset in datasets or [settings["data"]["dataset"]]:
             own = copy.deepcopy(settings)
             own["data"]["dataset"] = dataset
@@ -293,8 +309,8 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
     ]
     if pair is not None and pair not in grid:
         problems.append(f"[report] pair = {pair!r}: not a key of [grid].{_nearest(str(pair), grid) if grid else ''}")
-    names = [cell.name for cell in cells]
-    problems += [f"two cells have the name {name!r}." for name in dict.fromkeys(names) if names.count(name) > 1]
+    names = Counter(cell.name for cell in cells)
+    problems += [f"two cells have the name {name!r}." for name, count in names.items() if count > 1]
     return cells, list(arms.items())
 
 
@@ -361,11 +377,14 @@ def _check_cells(cells: Sequence[Cell], folder: Path, data: Path | None, only: s
     from scmil import datasets
 
     ready = {status.name: status for status in datasets.status(data)}
+    checked: set[str] = set()
     for cell in cells:
         settings = cell.settings
         _check_protocol(settings["protocol"], folder, problems)
         _check_recipe(settings, problems)
-        _check_model(settings["model"], problems)
+        if (model := json.dumps(settings["model"], sort_keys=True, default=str)) not in checked:
+            checked.add(model)
+            _check_model(settings["model"], problems)
         wanted = fnmatch.fnmatch(cell.name, only or "*")
         _check_data(settings["data"], ready, folder, wanted, problems)
         if "localisation" in settings:
@@ -407,10 +426,9 @@ def _path(data: Settings, key: str, folder: Path, problems: list[str]) -> str:
 def _check_protocol(protocol: Settings, folder: Path, problems: list[str]) -> None:
     if protocol["kind"] not in KINDS:
         problems.append(f"[protocol] kind = {protocol['kind']!r}: one of {', '.join(KINDS)}.")
-    for key, least in (("folds", 2), ("repeats", 1), ("seed", 0)):
-        value = protocol[key]
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            problems.append(f"[protocol] {key} = {value!r}: a whole number from {least} on.")
+    for key in ("folds", "repeats", "seed"):
+        if said := problem(key, protocol[key]):
+            problems.append(f"[protocol] {said}.")
     for key in ("valid", "test"):
         value = protocol[key]
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1:
@@ -452,8 +470,8 @@ def _check_localisation(settings: Settings, folders: Sequence[Path], wanted: boo
         rule_of(own)
     except (ScmilError, TypeError) as error:
         problems.append(f"[localisation] {error}")
-    if own["mpp"] is not None and not (isinstance(own["mpp"], (int, float)) and own["mpp"] > 0):
-        problems.append(f"[localisation] mpp = {own['mpp']!r}: microns per pixel above 0.")
+    if own["mpp"] is not None and (said := problem("slide_mpp", own["mpp"])):
+        problems.append(f"[localisation] {said.removeprefix('slide_')}.")
     if "test-tuned" in settings["protocol"]["selection"]:
         problems.append("[localisation]: 'test-tuned' keeps no model to look at. Take last or nested.")
     if aggregator_of(settings["model"]) == baseline.NAME:
@@ -488,7 +506,7 @@ def _check_recipe(settings: Settings, problems: list[str]) -> None:
     except (ScmilError, TypeError) as error:
         problems.append(f"[training] {error}")
     weights, device, precision = (settings["training"].get(key) for key in TRAINING_KEYS)
-    numbers = isinstance(weights, list) and all(isinstance(w, (int, float)) and w > 0 for w in weights)
+    numbers = isinstance(weights, list) and all(map(BOUNDS["class_weights"].holds, weights))
     if weights not in (None, "balanced") and not numbers:
         problems.append(f"[training] class_weights = {weights!r}: 'balanced', or a number above 0 for each class.")
     if precision not in (None, "float32", "bfloat16"):

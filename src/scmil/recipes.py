@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scmil import aggregators
 from scmil.errors import OptionError
+from scmil.limits import BOUNDS, Bound
 from scmil.registry import Registry
 
 OPTIMISERS = ("adam", "sgd", "lookahead-radam")
@@ -48,12 +49,11 @@ class Recipe:
         problems = [
             f"{name} = {value!r}: {wanted}"
             for name, value, good, wanted in (
-                ("epochs", self.epochs, _is_count(self.epochs), "a whole number from 1 on"),
-                ("learning_rate", self.learning_rate, _is_number(self.learning_rate) and self.learning_rate > 0, "above 0"),
-                ("weight_decay", self.weight_decay, _is_number(self.weight_decay) and self.weight_decay >= 0, "from 0 on"),
-                ("final_rate", self.final_rate, _is_number(self.final_rate) and self.final_rate >= 0, "from 0 on"),
-                ("clip", self.clip, self.clip is None or (_is_number(self.clip) and self.clip > 0), "above 0"),
-                ("patience", self.patience, self.patience is None or _is_count(self.patience), "a whole number from 1 on"),
+                ("epochs", self.epochs, BOUNDS["epochs"].holds(self.epochs), BOUNDS["epochs"]),
+                *((name, getattr(self, name), BOUNDS[name].holds(getattr(self, name)), BOUNDS[name])
+                  for name in ("learning_rate", "weight_decay", "final_rate")),
+                *((name, value, value is None or BOUNDS[name].holds(value), BOUNDS[name])
+                  for name, value in (("clip", self.clip), ("patience", self.patience))),
                 ("betas", self.betas, _are_betas(self.betas), "two numbers from 0 to below 1"),
                 ("optimiser", self.optimiser, self.optimiser in OPTIMISERS, f"one of {', '.join(OPTIMISERS)}"),
                 ("schedule", self.schedule, self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}"),
@@ -75,16 +75,8 @@ class Recipe:
         return self.learning_rate
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 def _are_betas(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(_is_number(beta) and 0 <= beta < 1 for beta in value)
+    return isinstance(value, tuple) and len(value) == 2 and all(Bound(0, 1).holds(beta) and beta < 1 for beta in value)
 
 
 # ------------------------------------------------------------------------------------------------------------ by name

@@ -28,6 +28,7 @@ from scmil.chunks import BLOCK_ROWS, predict_bag
 from scmil.errors import DataError, OptionError
 from scmil.files import write_atomically
 from scmil.guards import DAMAGE, npz_arrays
+from scmil.limits import PIXELS, bounded, read_json
 from scmil.model import MILModel
 from scmil.released import ReleasedSparseCoding
 from scmil.sparse_coding import SparseCoding
@@ -221,12 +222,13 @@ def score_bag(
             lam.append(model.refine.network(embedded)[:, 0].cpu())
         if lam:
             codes.append(Codes.of(h.float().cpu().numpy()))
-    size, mpp = bag.provenance.get("slide_size"), bag.provenance.get("slide_mpp")
+    said = _provenance(bag)
+    size, mpp = said.get("slide_size"), said.get("slide_mpp")
     xy = bag.xy.numpy().astype(np.int64)
     return Scores(
         id=bag.id,
         xy=xy,
-        side=float(bag.provenance.get("side_level0") or _spacing(bag.id, xy)),
+        side=float(said.get("side_level0") or _spacing(bag.id, xy)),
         slide_size=None if size is None else (int(size[0]), int(size[1])),
         slide_mpp=slide_mpp if mpp is None else float(mpp),
         label=bag.label,
@@ -240,6 +242,17 @@ def score_bag(
         codes=Codes.stack(codes) if codes else None,
         slide_digest=bag.provenance.get("slide_digest"),
     )
+
+
+def _provenance(bag: Bag) -> dict[str, Any]:
+    """The numbers of a bag's provenance that scores take over; those that are not known are left out."""
+    told = {key: bag.provenance.get(key) for key in ("side_level0", "slide_mpp", "slide_size")}
+    for key, value in told.items():
+        for one in value if isinstance(value, (list, tuple)) else [] if value is None else [value]:
+            bounded(key, one, f"bag {bag.id!r}")
+    if isinstance(told["slide_size"], (list, tuple)) and len(told["slide_size"]) != 2:
+        raise DataError(f"bag {bag.id!r}: slide_size = {told['slide_size']}: width and height are needed.")
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def alone(aggregate: torch.nn.Module, h: Tensor) -> Tensor:
@@ -327,6 +340,19 @@ def read_scores(path: str | Path) -> Scores:
 
 def _check(scores: Scores) -> None:
     n, c = len(scores.xy), len(scores.classes)
+    bounded("side_level0", scores.side, "side")
+    bounded("threshold", scores.threshold, "threshold")
+    if scores.slide_mpp is not None:
+        bounded("slide_mpp", scores.slide_mpp, "page")
+    for length in scores.slide_size or ():
+        bounded("slide_size", length, "page")
+    if scores.label is not None and scores.label not in range(c):
+        raise ValueError(f"label {scores.label!r} of {c} classes")
+    if scores.xy.dtype.kind not in "iu" or (n and max(-int(scores.xy.min()), int(scores.xy.max())) > PIXELS.high):
+        raise ValueError("coordinates that are not pixels of a slide")
+    for name in ("probabilities", "attention", "instance"):
+        if getattr(scores, name).dtype.kind != "f":
+            raise ValueError(f"{name} of type {getattr(scores, name).dtype}")
     shapes = {"xy": (n, 2), "probabilities": (c,), "attention": (n,), "instance": (n, c), "lam": (n,)}
     for name, expected in shapes.items():
         array = getattr(scores, name)
@@ -334,6 +360,7 @@ def _check(scores: Scores) -> None:
             raise ValueError(f"{name} has the shape {array.shape} and not {expected}")
     if scores.codes is None:
         return
+    bounded("atoms", scores.codes.atoms, "page")
     values, columns, starts = scores.codes.values, scores.codes.columns, scores.codes.starts
     whole = len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(values) == len(columns)
     if not whole or (np.diff(starts) < 0).any() or (len(columns) and columns.max() >= scores.codes.atoms):
@@ -346,9 +373,12 @@ class ScoreSet(Mapping[str, Scores]):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            self.page: dict[str, Any] = json.loads((self.folder / PAGE).read_text(encoding="utf-8"))
-            known = self.page["format"] == FORMAT and isinstance(self.page["slides"], dict)
-        except (OSError, KeyError, TypeError, ValueError):
+            self.page: dict[str, Any] = read_json(self.folder / PAGE)
+            known = self.page["format"] == FORMAT and all(
+                isinstance(line, dict) and line["predicted"] in range(len(self.page["classes"]))
+                for line in self.page["slides"].values()
+            )
+        except (OSError, AttributeError, KeyError, TypeError, ValueError):
             known = False
         if not known:
             raise DataError(f"{self.folder} has no scores that this version reads. Make them: scmil heatmap MODEL BAGS")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scmil.errors import DataError, SplitError
-from scmil.files import no_formula, write_atomically
+from scmil.files import column_names, no_formula, utf8, write_atomically
 from scmil.labels import SLIDE, Rows, read_rows, slide_id
 from scmil.splits import COLUMNS, Groups, Split, check_split, load_splits
 
@@ -100,7 +100,7 @@ def write_splits(
     task = _Task(splits, ids, labels, patients, name)
     files = {Path(path) / file: content for file, content in WRITERS[format](task).items()}
     for file, content in files.items():
-        write_atomically(file, content.encode())
+        write_atomically(file, utf8(content))
     return list(files)
 
 
@@ -205,7 +205,7 @@ def _read_file(path: Path, finder: _Finder) -> tuple[str, list[list[Split]]]:
     columns = {PARTS[name.removesuffix("_slide_path")]: at for at, name in enumerate(lower) if _is_part(name)}
     if "train" not in columns:
         raise SplitError(
-            f"{path}: no splits of a tool that is known; met the columns {', '.join(filter(None, table.header))}. Expected "
+            f"{path}: no splits of a tool that is known; met {column_names(table.header)}. Expected "
             "train, val and test, or a slide with split or fold_0, or repeat, fold, part and bag."
         )
     format = "mil_baseline" if "train_slide_path" in lower else "transmil" if "train_label" in lower else "clam"

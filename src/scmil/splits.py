@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import SplitError
-from scmil.files import no_formula, unquoted, write_atomically
+from scmil.files import column_names, no_formula, unquoted, write_atomically
 
 Labels: TypeAlias = Sequence[int | None]
 Groups: TypeAlias = Sequence[str | None]
@@ -136,7 +136,7 @@ def save_splits(path: str | os.PathLike[str], splits: Sequence[Sequence[Split]],
         for fold, split in enumerate(folds):
             for name, part in split._asdict().items():
                 table.writerows((repeat, fold, name, no_formula(ids[i])) for i in part)
-    write_atomically(Path(path), text.getvalue().encode())
+    write_atomically(Path(path), text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def load_splits(path: str | os.PathLike[str], ids: Sequence[str]) -> list[list[Split]]:
@@ -262,12 +262,12 @@ def _positions(ids: Sequence[str]) -> dict[str, int]:
 def _rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The lines of the table, each with the words that say where it is."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             table = csv.DictReader(file)
             met = table.fieldnames or []
             missing = [column for column in COLUMNS if column not in met]
             if missing:
-                expected = f"Expected {','.join(COLUMNS)}; met {','.join(met) or 'nothing'}."
+                expected = f"Expected {','.join(COLUMNS)}; met {column_names(met)}."
                 raise SplitError(f"{path}, line 1: no column {', '.join(missing)}. {expected}")
             for row in table:
                 where = f"{path}, line {table.line_num}"

@@ -13,6 +13,7 @@ from torch import Tensor
 from scmil.audit import SAME_EVERYWHERE, few
 from scmil.bags import Bag, BagSet
 from scmil.errors import BagError, DataError, SplitError
+from scmil.work import one_of_many
 
 # What new bags must share with those that a model was trained on.
 CONTRACT = ("encoder", "encoder_digest", "size_px", "mpp", "overlap_px", "scales_mpp")
@@ -46,18 +47,25 @@ def survey(bags: BagSet, progress: Callable[[int], None] | None = None) -> Surve
     sizes: list[int] = []
     met: dict[str, dict[Hashable, list[str]]] = {}
     values: dict[str, Any] = {}
-    for bag in bags:
+    bad: dict[str, str] = {}
+    for position, id in enumerate(bags.ids):
+        with one_of_many(id, bad):
+            bag = bags[position]
+            if not len(bag.features):
+                raise BagError(f"bag {id!r} has no instances. Leave the slide out, or find its tissue again.")
+            if not torch.isfinite(bag.features.sum()) and not torch.isfinite(bag.features).all():
+                raise BagError(f"bag {id!r} has NaN or infinite features. Encode this slide again.")
+        if progress:
+            progress(position + 1)
+        if id in bad:
+            continue
         sizes.append(len(bag.features))
-        if not sizes[-1]:
-            raise BagError(f"bag {bag.id!r} has no instances. Leave the slide out, or find its tissue again.")
-        if not torch.isfinite(bag.features.sum()) and not torch.isfinite(bag.features).all():
-            raise BagError(f"bag {bag.id!r} has NaN or infinite features. Encode this slide again.")
         said = {key: bag.provenance[key] for key in CONTRACT if bag.provenance.get(key) is not None}
         values |= said
         for key, value in {**said, "dim": bag.features.shape[1]}.items():
             met.setdefault(key, {}).setdefault(_comparable(value), []).append(bag.id)
-        if progress:
-            progress(len(sizes))
+    if bad:
+        raise BagError(_unusable(bad, len(bags)))
     remedies = {key: (what, remedy) for key, what, severity, remedy in SAME_EVERYWHERE if severity == "error"}
     remedies["dim"] = ("dimensions", "Encode all slides with one encoder.")
     for key, (what, remedy) in remedies.items():
@@ -65,6 +73,18 @@ def survey(bags: BagSet, progress: Callable[[int], None] | None = None) -> Surve
             parts = "; ".join(f"{value} in {len(ids)} bags ({few(ids)})" for value, ids in groups.items())
             raise DataError(f"{len(groups)} different {what}: {parts}. {remedy}")
     return Survey(tuple(sizes), int(next(iter(met["dim"]))), values)  # type: ignore[call-overload]
+
+
+def _unusable(bad: Mapping[str, str], bags: int) -> str:
+    """All bags that cannot be trained on, with their causes, and what to do; a single one speaks for itself."""
+    if len(bad) == 1:
+        [(id, cause)] = bad.items()
+        return cause if repr(id) in cause or id in cause else f"bag {id!r}: {cause}"
+    each = "".join(f"\n  {id!r}: {cause}" for id, cause in bad.items())
+    return (
+        f"{len(bad)} of {bags} bags cannot be trained on. Make them again, or move their files out of the folder; nothing "
+        f"was trained.{each}"
+    )
 
 
 def _comparable(value: Any) -> Hashable:

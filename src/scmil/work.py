@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from scmil.errors import DataError, DiskFullError, OutputError, ScmilError
+from scmil.errors import DataError, DiskFullError, OptionError, OutputError, ScmilError
 from scmil.files import no_formula, unquoted, write_atomically
 
 Item = TypeVar("Item")
@@ -387,6 +387,28 @@ def plain_words(error: BaseException) -> str:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}" if error.strerror else str(error) or type(error).__name__
     return f"{type(error).__name__}: {error} (a bug: please report it)"
+
+
+@contextmanager
+def one_of_many(name: str, failed: dict[str, str]) -> Iterator[None]:
+    """Whatever goes wrong inside with one slide or bag becomes its entry in `failed`, and the others go on.
+
+    A full disk and an option that is wrong for all of them are raised.
+
+    >>> failed: dict[str, str] = {}
+    >>> with one_of_many("slide_1", failed):
+    ...     raise DataError("the file ends too early")
+    >>> failed
+    {'slide_1': 'the file ends too early'}
+    """
+    try:
+        yield
+    except OptionError:
+        raise
+    except Exception as error:
+        if is_disk_full(error):
+            raise
+        failed[name] = plain_words(error)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -478,7 +478,7 @@ def test_pages_that_lead_back_to_one_of_them_are_not_followed_for_ever(tmp_path:
 def test_a_plan_with_a_number_that_no_machine_has_is_refused(tmp_path: Path) -> None:
     """Found by the fuzz campaign."""
     (tmp_path / "plan.toml").write_text(f"[data]\ndataset = 'musk1'\n[model]\nsparse_coding = {{ atoms = {10**30} }}\n")
-    with pytest.raises(ConfigError, match=r"plan\.toml(?s:.*)\[model\]"):
+    with pytest.raises(ConfigError, match=r"plan\.toml.*atoms: an integer has more than 64 bits"):
         read_plan(tmp_path / "plan.toml")
 
 

@@ -146,7 +146,7 @@ def test_mistakes_in_the_table_are_all_listed(tmp_path: Path) -> None:
         "anotations: unknown key. Did you mean 'annotations'?",
         "annotations: no folder of outlines is here (looked at nothing). Name the folder",
         "unknown rule 'maxima' for detections",
-        "mpp = 0: microns per pixel above 0",
+        "mpp = 0: a number from 0.001 to 10000 is needed",
         "exclude = 'test_114': a list of slides",
         "'test-tuned' keeps no model to look at",
     ):

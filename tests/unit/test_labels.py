@@ -156,7 +156,7 @@ def test_tcga_barcodes_name_the_patients_if_no_column_does(tmp_path: Path) -> No
         ("slide,Lable,x\na,b,c\n", r"for the label; met slide, Lable, x\. The nearest is 'Lable'\. Name .* label="),
         ("test_001,Tumor\ntest_002,Normal\n", "Does the file begin with a line that names its columns"),
         ("slide,label,label\na,b,c\n", "2 columns are called 'label'"),
-        ("slide|label\na|b\n", r"one column, 'slide\|label'\. Separate columns by commas, tabs or semicolons"),
+        ("slide|label\na|b\n", r"one column\. Separate columns by commas, tabs or semicolons"),
         ("slide,label\na,b,c\n", "line 2: 3 values, but 2 columns are named"),
         ("slide,label\na,b\nc\n", "line 3: 1 values, but 2 columns are named"),
         ("slide,label\n,b\n", "line 2: no slide is named"),

@@ -73,7 +73,17 @@ def damage(path: Path, how: str) -> None:
         elif how == "other widths":
             content["model"]["embed"] = [7]
         elif how == "terabytes":
-            content["model"]["dim"] = 10**10
+            content["model"] |= {"dim": 2**20, "embed": [2**20]}
+        elif how == "ten million layers":
+            content["model"]["sparse_coding"]["layers"] = 10**7
+        elif how == "ten million modules":
+            content["model"]["aggregator"] = {"name": "ilra", "layers": 10**7}
+        elif how == "a long list":
+            content["model"]["embed"] = [8] * 10**5
+        elif how == "an endless integer":
+            content["model"]["dim"] = 10**4000
+        elif how == "a text for a number":
+            content["model"]["classes"] = "2"
         elif how == "other dtype":
             content["dtype"] = "float64"
         elif how == "unknown aggregator":
@@ -102,6 +112,11 @@ def damage(path: Path, how: str) -> None:
         ("dtype", "incomplete or wrong: dtype"),
         ("other widths", "its tensors are not those of the model.*embed.0.weight"),
         ("terabytes", "its tensors are not those of the model.*embed.0.weight"),
+        ("ten million layers", "layers = 10000000: a whole number from 1 to 1000 is needed"),
+        ("ten million modules", "layers = 10000000: a whole number from 1 to 1000 is needed"),
+        ("a long list", "embed has 100000 entries, and 1000 is the most"),
+        ("an endless integer", r"dim = about 10\^4000: a whole number from 1 to 1048576 is needed"),
+        ("a text for a number", "no model can be built from it"),
         ("other dtype", "its tensors are not those of the model.*different: dtype"),
         ("unknown aggregator", "no model can be built from it .*unknown aggregator 'os.system'"),
         ("unknown key", "no model can be built from it"),
@@ -121,3 +136,19 @@ def test_only_built_models_are_saved(tmp_path: Path) -> None:
     model = build_model(20, 2, {"name": "dtfd-afs", "generator": torch.Generator()})
     with pytest.raises(ModelFileError, match=r"cannot be written to model\.json"):
         save_model(model, tmp_path)
+
+
+def test_a_model_with_nan_weights_is_rejected_by_its_name(tmp_path: Path) -> None:
+    model = build_model(20, 2, "abmil", seed=0)
+    next(model.parameters()).data[0, 0] = float("nan")
+    with pytest.raises(
+        ModelFileError, match=r"model\.safetensors: NaN or infinite weights in 1 of \d+ tensors, such as"
+    ):
+        load_model(save_model(model, tmp_path / "model"))
+
+
+def test_a_model_page_that_is_a_pipe_is_not_waited_for(saved: Path) -> None:
+    (saved / "model.json").unlink()
+    os.mkfifo(saved / "model.json")
+    with pytest.raises(ModelFileError, match="a pipe, a device or a folder"):
+        load_model(saved)

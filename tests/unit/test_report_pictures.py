@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,4 +48,36 @@ def test_a_damaged_list_and_a_missing_picture_are_said(tmp_path: Path) -> None:
         section(tmp_path)
     (tmp_path / "pictures" / "pictures.json").write_text("{")
     with pytest.raises(DataError, match=r"pictures.json cannot be shown"):
+        section(tmp_path)
+
+
+def test_a_link_out_of_the_run_is_not_followed(tmp_path: Path) -> None:
+    run, secret = tmp_path / "run", tmp_path / "secret.jpg"
+    run.mkdir()
+    secret.write_bytes(b"a private picture")
+    put(run, "link.jpg")
+    (run / "pictures" / "link.jpg").symlink_to(secret)
+    with pytest.raises(DataError, match=r"link\.jpg is a link out of .*run, and is not shown"):
+        section(run)
+
+
+def test_a_folder_of_pictures_that_is_a_link_out_of_the_run_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    put(tmp_path / "elsewhere", "heat.jpg")
+    (tmp_path / "run" / "pictures").symlink_to(tmp_path / "elsewhere" / "pictures")
+    with pytest.raises(DataError, match="is a link out of"):
+        section(tmp_path / "run")
+
+
+def test_a_link_within_the_run_is_shown(tmp_path: Path) -> None:
+    put(tmp_path, "link.jpg")
+    (tmp_path / "pictures" / "link.jpg").symlink_to("heat.jpg")
+    assert base64.b64encode(JPEG).decode() in str(section(tmp_path))
+
+
+def test_a_pipe_among_the_pictures_is_not_waited_for(tmp_path: Path) -> None:
+    put(tmp_path, "pipe.jpg")
+    os.mkfifo(tmp_path / "pictures" / "pipe.jpg")
+    with pytest.raises(DataError, match="cannot be shown"):
         section(tmp_path)

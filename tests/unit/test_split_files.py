@@ -152,7 +152,7 @@ def test_a_validation_that_is_the_test_is_not_used_for_choosing(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x,y\n1,2\n", r"no splits of a tool that is known; met the columns x, y\. Expected train, val and test"),
+        ("x,y\n1,2\n", r"no splits of a tool that is known; met x, y\. Expected train, val and test"),
         ("slide,split\na,practice\n", "line 2: part 'practice'; train, val or test is needed"),
         ("who,split\na,train\n", "no column 'slide_id' .* for the slide; met who, split"),
         ("", "is empty"),

@@ -13,7 +13,16 @@ import torch
 
 from scmil import study
 from scmil.bags import Bag, BagSet
-from scmil.errors import ConfigError, DataError, ModelFileError, OptionError, OutputError, ScmilError, ShapeError
+from scmil.errors import (
+    ConfigError,
+    DataError,
+    ModelFileError,
+    OptionError,
+    OutputError,
+    ScmilError,
+    ShapeError,
+    WeightsError,
+)
 from scmil.formats import export
 
 QUICK: dict[str, Any] = {"aggregator": "mean", "epochs": 3}
@@ -462,3 +471,139 @@ def test_words_for_a_missing_label_are_given_on_the_command_line(tmp_path: Path)
     assert "no-label: 1 bag without a label (s16)" in audited.output
     done = CliRunner().invoke(app, [*words, "--missing", "unknown", "--drop-unlabelled"])
     assert done.exit_code == 0, done.output
+
+
+# ---------------------------------------------------------------------------------------------- a model from a stranger
+
+
+def edited(model: Path, **changes: Any) -> Path:
+    """Another `study.json`; a dot in a name leads into a table."""
+    page = json.loads((model / "study.json").read_text())
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        table = page
+        for part in path:
+            table = table[part]
+        table[last] = value
+    (model / "study.json").write_text(json.dumps(page))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"contract__mpp": 1e-6}, r"mpp = 1e-06: a number from 0\.01 to 1000 is needed"),
+        ({"contract__overlap_px": 255}, "overlap_px = 255 of tiles of 256 px: at most 192"),
+        ({"contract__size_px": 10**9}, "size_px = 1000000000: a whole number from 1 to 8192"),
+        ({"contract__size_px": "256"}, "size_px = '256'"),
+        ({"contract__encoder": ["a"]}, "encoder is not a text"),
+        ({"contract": None}, "incomplete or wrong"),
+        ({"classes": ["normal"]}, "classes are not the names of 3 classes"),
+        ({"classes": [1, 2, 3]}, "classes are not the names of 3 classes"),
+        ({"threshold": float("nan")}, "threshold = nan"),
+        ({"scaling": {"mean": [0.0] * 8, "deviation": [float("nan")] * 8}}, "deviation is not 8 finite numbers"),
+        ({"scaling": {"mean": [0.0] * 7, "deviation": [1.0] * 8}}, "mean is not 8 finite numbers"),
+        ({"scaling": {"mean": [0.0] * 8, "deviation": [0.0] * 8}}, "a deviation is 0"),
+        ({"split": {"train": "all"}}, "split is not lists"),
+        ({"settings": []}, "incomplete or wrong"),
+    ],
+)
+def test_a_study_with_numbers_that_no_study_has_is_rejected(trained: Path, change: dict[str, Any], cause: str) -> None:
+    with pytest.raises(ModelFileError, match=rf"study\.json.*{cause}"):
+        study.load_study(edited(trained, **change))
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whatever is asked of the network or of a hub, or built by timm, is written down, and fails."""
+    import socket
+
+    asked: list[str] = []
+
+    def note(*what: object, **_: object) -> Any:
+        asked.append(str(what[0]))
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", note)
+    monkeypatch.setattr(socket.socket, "connect", lambda self, address: note(address))
+    monkeypatch.setattr("scmil.encoders.weights.download", note)
+    monkeypatch.setattr("scmil.encoders.load_encoder", note_and_call(asked))
+    return asked
+
+
+def note_and_call(asked: list[str]) -> Any:
+    from scmil.encoders import load_encoder
+
+    def call(name: str, *args: Any, **options: Any) -> Any:
+        if options.get("offline") is not True:
+            asked.append(f"{name}, online")
+        return load_encoder(name, *args, **options)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "timm:hf-hub:attacker/evil",
+        "timm:hf_hub:attacker/evil",
+        "timm:local-dir:/tmp/evil",
+        "hf-hub:attacker/evil",
+        "http://evil.example/model.pt",
+        "/tmp/evil.pt",
+        "timm:hf-hub:attacker/evil, random weights of seed 0",
+        "timm:a\nb, random weights of seed 0",
+    ],
+)
+def test_what_a_model_names_is_not_fetched(trained: Path, network: list[str], tmp_path: Path, name: str) -> None:
+    model = edited(trained, contract__encoder=name)
+    with pytest.raises(WeightsError, match=r"names the encoder .* what a model names is not fetched.*--encoder"):
+        study.encode_for(model, [tmp_path / "a.svs"], tmp_path / "work")
+    with pytest.raises(WeightsError, match="not fetched"):
+        study.encode_for(model, [tmp_path / "a.svs"], tmp_path / "work", weights=tmp_path / "mine.pth")
+    assert network == []
+
+
+def test_weights_of_a_known_encoder_are_not_downloaded_for_a_model_unasked(
+    trained: Path, network: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.delenv("SCMIL_WEIGHTS", raising=False)
+    monkeypatch.delenv("SCMIL_OFFLINE", raising=False)
+    model = edited(trained, contract__encoder="resnet18", contract__encoder_digest=None)
+    with pytest.raises(WeightsError, match=r"names the encoder 'resnet18'.*--encoder resnet18; or its file: --weights"):
+        study.encode_for(model, [tmp_path / "a.svs"], tmp_path / "work")
+    assert network == []
+    with pytest.raises(OSError, match="no network in this test"):
+        study.encode_for(model, [tmp_path / "a.svs"], tmp_path / "work", encoder="resnet18")
+    assert network[0] == "resnet18, online"
+
+
+def test_an_encoder_that_is_not_the_models_is_rejected(trained: Path, network: list[str], tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"--encoder 'resnet18': .* was trained on features of 'uni_v1'"):
+        study.encode_for(trained, [tmp_path / "a.svs"], tmp_path / "work", encoder="resnet18")
+    assert network == []
+
+
+def test_a_command_that_is_suggested_cannot_be_more_than_one_command(trained: Path, once: Path) -> None:
+    from scmil.formats import open_bags
+
+    model = edited(trained, contract__encoder="x; touch /tmp/evil #")
+    with pytest.raises(ShapeError, match=r"--encoder 'x; touch /tmp/evil #' --size 256"):
+        study.predict_folder(model, open_bags(once / "bags"))
+
+
+def test_class_names_are_text_in_the_model_card(tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)>[x](http://evil.example)|`a`"
+    bags = cohort(24, 2)
+    named = BagSet([bags[i] for i in range(24)], [evil, "b\n# heading"])
+    export(named, tmp_path / "bags", "clam")
+    data = study.open_data(tmp_path / "bags", tmp_path / "bags" / "labels.csv")
+    study.train(data, tmp_path / "model", **QUICK)
+    text = (tmp_path / "model" / "MODEL_CARD.md").read_text()
+    assert evil not in text
+    assert "<img" not in text
+    assert "](http://" not in text
+    assert "\n# heading" not in text
+    assert r"&lt;img src=x onerror=alert\(1\)&gt;\[x\]\(http\://evil.example\)\|\`a\`" in text

@@ -74,7 +74,7 @@ def test_numbers_stay_the_classes_that_they_are(tmp_path: Path) -> None:
     [
         ("", "the file is empty. The first line names the columns"),
         ("bag,label,x\n", "a header, but no instance"),
-        ("bag;label;x\n", "0 columns are called 'bag'; one is needed. Met: bag;label;x"),
+        ("bag;label;x\n", "0 columns are called 'bag'; one is needed. Met: 1 column, not shown"),
         ("bag,x\na,1\n", "0 columns are called 'label'"),
         ("bag,label,label,x\na,1,1,1\n", "2 columns are called 'label'"),
         ("bag,label,patient\na,1,P\n", "there is no feature: all columns are among"),

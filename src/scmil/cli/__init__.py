@@ -21,8 +21,9 @@ app = typer.Typer(
 def _print_version(wanted: bool) -> None:
     if wanted:
         from scmil import __version__
+        from scmil.cli.shared import say
 
-        typer.echo(__version__)
+        say(__version__)
         raise typer.Exit
 
 
@@ -37,18 +38,19 @@ def options(
 
 def main() -> None:
     """Run the command; a refusal of ours is a sentence, not a traceback."""
+    from scmil.cli.shared import say
     from scmil.errors import ScmilError
 
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it says of damaged files, our errors say
     try:
         app()
     except ScmilError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        say(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)
     except OSError as error:  # a disk that is full, a right that is missing: of the machine, and not a bug
         from scmil.work import plain_words
 
-        typer.echo(
+        say(
             f"The system refuses: {plain_words(error)}. What is finished is kept; start again when it is mended.",
             err=True,
         )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import Missing, Overwrite
+from scmil.cli.shared import Missing, Overwrite, say, say_failed
 
 PANEL = "Bags, whoever made them"
 
@@ -63,11 +63,10 @@ def import_(
     failures = [failure for failure in Ledger(out).read() if failure.slide in outcome.failed]
     if as_json:
         page = {key: list(getattr(outcome, key)) for key in ("done", "kept", "failed", "taken")}
-        typer.echo(json.dumps({"out": str(out), **page, "failures": [f._asdict() for f in failures]}, indent=2))
+        say(json.dumps({"out": str(out), **page, "failures": [f._asdict() for f in failures]}, indent=2))
     else:
-        typer.echo(f"import: {outcome}")
-        for failure in failures[:5]:
-            typer.echo(f"failed: {failure.slide}: {failure.cause}", err=True)
+        say(f"import: {outcome}")
+        say_failed({failure.slide: failure.cause for failure in failures})
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -96,9 +95,9 @@ def export(
     )
     result = export_bags(bags, out, to, overwrite=overwrite)
     if as_json:
-        typer.echo(json.dumps({"out": str(out), **{k: list(v) for k, v in result._asdict().items()}}, indent=2))
+        say(json.dumps({"out": str(out), **{k: list(v) for k, v in result._asdict().items()}}, indent=2))
         return
-    typer.echo(f"{len(result.written)} bags written for {to} into {out}, {len(result.kept)} were there")
+    say(f"{len(result.written)} bags written for {to} into {out}, {len(result.kept)} were there")
 
 
 @app.command("audit", rich_help_panel=PANEL)
@@ -125,10 +124,10 @@ def audit_(
     bags = open_bags(folder, format, table, key=key)
     found = audit(bags, table, _splits(splits, bags))
     if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=2))
+        say(json.dumps(found.as_json(), indent=2))
     else:
         for line in found.lines():
-            typer.echo(line)
+            say(line)
     if not found.ok:
         raise typer.Exit(1)
 

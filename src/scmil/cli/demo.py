@@ -9,6 +9,7 @@ import typer
 
 from scmil.cli import app
 from scmil.cli.learning import PANEL, run_plan
+from scmil.cli.shared import say
 
 
 @app.command(rich_help_panel=PANEL)
@@ -45,25 +46,25 @@ def _slides(
     from scmil.cli.slides import slide_bars
     from scmil.plan import make_plan
 
-    def say(words: str) -> None:
+    def tell(words: str) -> None:
         if not as_json:
-            typer.echo(words, err=True)
+            say(words, err=True)
 
     folder = out or Path("runs") / f"demo-slides-{slides}-{seed}"
-    say(f"1. Painting {slides} slides that look like H&E, half of them with a tumour, into {folder / 'slides'}")
+    tell(f"1. Painting {slides} slides that look like H&E, half of them with a tumour, into {folder / 'slides'}")
     labels = stages.make_slides(folder, slides, seed)
-    say(f"2. Finding tissue, laying tiles, encoding them with {stages.ENCODER}: look at {folder / 'work' / 'tiles'}")
+    tell(f"2. Finding tissue, laying tiles, encoding them with {stages.ENCODER}: look at {folder / 'work' / 'tiles'}")
     with slide_bars(as_json) as bars:
         bars.total("tile and encode", 2 * slides)
         bags = stages.make_bags(folder, bars.slide)
-    say("3. Training without sparse coding, with it, and with a plain layer in its place, by cross-validation")
+    tell("3. Training without sparse coding, with it, and with a plain layer in its place, by cross-validation")
     plan = make_plan(stages.document(bags, labels, folds, repeats, seed), "demo")
     run = folder / "run"
 
     def look() -> None:
-        say(f"4. Training a model without and one with sparse coding to keep, in {folder / 'models'}")
+        tell(f"4. Training a model without and one with sparse coding to keep, in {folder / 'models'}")
         models = stages.train_models(folder, bags, labels, seed)
-        say(
+        tell(
             "5. Looking at slides that they did not see: heatmaps, lesions found, PCA, the atlas of atoms; then the report"
         )
         if not (run / "pictures" / "pictures.json").is_file():
@@ -72,7 +73,7 @@ def _slides(
     run_plan(plan, run, jobs, None, None, as_json, before_report=look)
     kept = folder / "models" / "sparse_coding"
     beside = folder / "models" / "plain"
-    say(f"Look around in the slides: scmil view {kept} {folder / 'slides'} --with {beside}")
+    tell(f"Look around in the slides: scmil view {kept} {folder / 'slides'} --with {beside}")
 
 
 def _benchmark(
@@ -83,6 +84,6 @@ def _benchmark(
 
     plan = make_plan(document(dataset, folds, repeats, epochs, seed), "demo")
     if not as_json:
-        typer.echo(f"{plan.title}\n{plan.about}\n{repeats} x {folds} folds, {epochs} epochs.", err=True)
+        say(f"{plan.title}\n{plan.about}\n{repeats} x {folds} folds, {epochs} epochs.", err=True)
     folder = out or Path("runs") / f"demo-{plan.datasets[0]}-{repeats}x{folds}-{epochs}-{seed}"
     run_plan(plan, folder, jobs, None, None, as_json)

@@ -12,7 +12,21 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import Missing, On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
+from scmil.cli.shared import (
+    Missing,
+    On,
+    Overwrite,
+    ShardOf,
+    TaskCpus,
+    TaskGpus,
+    cluster_of,
+    device_of,
+    progress_bars,
+    say,
+    say_failed,
+    shown,
+)
+from scmil.files import printable
 
 PANEL = "Learning"
 
@@ -115,17 +129,17 @@ def train(
     _say_notes(trained, as_json)
     if as_json:
         page = {"out": str(out), "metrics": trained.metrics, "study": trained.study, "notes": trained.notes}
-        typer.echo(json.dumps(page, indent=2))
+        say(json.dumps(page, indent=2))
         return
     for name in ("test", "valid"):
         for level, page in trained.metrics.get(name, {}).items():
             said = ", ".join(f"{_metric(metric)} {_interval(page[metric])}" for metric in ("auc", "accuracy"))
-            typer.echo(f"{name}, {page['n']} {level}s of {page['patients']} patients: {said}")
+            say(f"{name}, {page['n']} {level}s of {page['patients']} patients: {said}")
     for row in trained.metrics.get("cross_validation", []):
         words = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        typer.echo(f"cross-validation, {words}: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}")
-    typer.echo(f"Model: {out} (look at {out / 'report.html'}, read {out / 'MODEL_CARD.md'})")
-    typer.echo(f"New bags: scmil predict {out} NEW_BAGS --out predictions.csv")
+        say(f"cross-validation, {words}: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}")
+    say(f"Model: {out} (look at {out / 'report.html'}, read {out / 'MODEL_CARD.md'})")
+    say(f"New bags: scmil predict {out} NEW_BAGS --out predictions.csv")
 
 
 @app.command(rich_help_panel=PANEL)
@@ -202,6 +216,13 @@ def predict(
     preset: Annotated[str, typer.Option(help="How the tissue of slides is found; see scmil tile.")] = "default",
     mpp_of: Annotated[float | None, typer.Option(help="Microns per pixel of slides that do not say them.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A file of weights for the encoder of slides.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="The encoder of slides, as the model names it: then its weights may be downloaded. [default: only those "
+            "that are on this computer]"
+        ),
+    ] = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -224,8 +245,9 @@ def predict(
         if study.are_slides(bags):
             home = work or Path(temporary)
             opened, failed = study.encode_for(
-                model, bags, home, preset=preset, mpp_of=mpp_of, weights=weights, device=place, progress=progress
-            )
+                model, bags, home, preset=preset, mpp_of=mpp_of, weights=weights, encoder=encoder, device=place,
+                progress=progress,
+            )  # fmt: skip
             for name, cause in failed.items():
                 Ledger(out.parent).add(name, "predict", cause)
         else:
@@ -236,16 +258,15 @@ def predict(
             predicted = study.predict_folder(model, opened, out, device=place, overwrite=overwrite, progress=counted)
             rows, failed = predicted.rows, {**failed, **predicted.failed}
     if as_json:
-        typer.echo(json.dumps({"out": str(out), "predictions": rows, "failed": failed}, indent=2))
+        say(json.dumps({"out": str(out), "predictions": rows, "failed": failed}, indent=2))
     else:
         for row in rows[:10]:
             chances = ", ".join(
                 f"{name[2:]} {float(value):.3f}" for name, value in row.items() if name.startswith("p_")
             )
-            typer.echo(f"{row['slide_id']}: {row['y_pred']} ({chances})")
-        typer.echo(f"{len(rows)} predictions in {out}" if rows else "nothing could be predicted")
-        for name, cause in list(failed.items())[:5]:
-            typer.echo(f"failed: {name}: {cause}", err=True)
+            say(printable(f"{row['slide_id']}: {row['y_pred']} ({chances})"))
+        say(f"{len(rows)} predictions in {out}" if rows else "nothing could be predicted")
+        say_failed(failed)
     if failed:
         raise typer.Exit(1)
 
@@ -323,12 +344,11 @@ def run_plan(
     if as_json:
         page = {"out": str(folder), "before": outcome.before, "finished": outcome.finished, "failed": outcome.failed}
         page["notes"] = list(outcome.notes)
-        typer.echo(json.dumps({**page, **_as_page(read_run(folder)), "verdict": verdict(read_run(folder))}, indent=2))
+        say(json.dumps({**page, **_as_page(read_run(folder)), "verdict": verdict(read_run(folder))}, indent=2))
     else:
         _print_run(folder)
-        for name, cause in outcome.failed.items():
-            typer.echo(f"failed: {name}: {cause}", err=True)
-        typer.echo(f"\nReport: {pages[0]}")
+        say_failed(outcome.failed, most=len(outcome.failed))
+        say(f"\nReport: {pages[0]}")
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -346,10 +366,10 @@ def report(
     gather_again(run)
     pages = write_report(run, formats or FORMATS)
     if as_json:
-        typer.echo(json.dumps({"verdict": verdict(read_run(run)), "files": [str(page) for page in pages]}, indent=2))
+        say(json.dumps({"verdict": verdict(read_run(run)), "files": [str(page) for page in pages]}, indent=2))
         return
     _print_run(run)
-    typer.echo("\n" + "\n".join(map(str, pages)))
+    say("\n" + "\n".join(map(str, pages)))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -362,7 +382,7 @@ def get(
     """Download a data set from its public original, and check that its content is the known one."""
     from scmil.datasets import fetch
 
-    typer.echo(f"{name} is ready: {fetch(name, url)}")
+    say(f"{name} is ready: {fetch(name, url)}")
 
 
 def _list_cells(cells: Any, folder: Path, as_json: bool) -> None:
@@ -371,18 +391,18 @@ def _list_cells(cells: Any, folder: Path, as_json: bool) -> None:
     rows = [(cell.name, cell.protocols, is_done(folder, cell)) for cell in cells]
     if as_json:
         keys = ("cell", "protocols", "done")
-        typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        say(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
     for name, protocols, done in rows:
-        typer.echo(f"{'done' if done else '    '}  {name}  ({', '.join(protocols)})")
-    typer.echo(f"{len(rows)} cells, {sum(row[2] for row in rows)} done, into {folder}")
+        say(f"{'done' if done else '    '}  {name}  ({', '.join(protocols)})")
+    say(f"{len(rows)} cells, {sum(row[2] for row in rows)} done, into {folder}")
 
 
 @contextmanager
 def _grid_progress(cells: Any, folder: Path, quiet: bool) -> Iterator[tuple[Any, Any]]:
     """A bar for the grid with the time left, and one for every cell that is running."""
     if quiet:
-        yield None, (lambda name: typer.echo(f"done: {name}", err=True))
+        yield None, (lambda name: say(f"done: {name}", err=True))
         return
     from scmil.experiment import is_done
 
@@ -421,7 +441,6 @@ def _as_page(run: Any) -> dict[str, Any]:
 def _print_run(folder: Path) -> None:
     """The tables and the verdict, for a terminal."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from scmil.report import comparisons_for_terminal, read_run, rows_for_terminal, verdict
@@ -430,20 +449,20 @@ def _print_run(folder: Path) -> None:
     for part in [*rows_for_terminal(run), comparisons_for_terminal(run)]:
         if part is None:
             continue
-        table = Table(*map(escape, part.columns), box=None, header_style="bold")
+        table = Table(*map(shown, part.columns), box=None, header_style="bold")
         for row in part.rows:
-            table.add_row(*(escape(str(value)) for value in row))
-        console.print(f"[bold]{escape(part.title)}[/]")
+            table.add_row(*(shown(str(value)) for value in row))
+        console.print(f"[bold]{shown(part.title)}[/]")
         console.print(table)
         if part.note:
-            console.print(f"[yellow]{escape(part.note)}[/]")
+            console.print(f"[yellow]{shown(part.note)}[/]")
         console.print()
-    console.print(escape(verdict(run)))
+    console.print(shown(verdict(run)))
 
 
 def _say_notes(opened: Any, as_json: bool) -> None:
     for note in opened.notes if not as_json else ():
-        typer.echo(note, err=True)
+        say(note, err=True)
 
 
 def _weights(text: str | None) -> str | list[float] | None:
@@ -473,10 +492,8 @@ def _stages(quiet: bool) -> Iterator[Any]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
+    with progress_bars(console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
         def progress(what: str, done: int, total: int) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
+from scmil.cli.shared import say, shown
 
 PANEL = "Looking around"
 
@@ -37,19 +38,18 @@ def list_(
     header, rows, closing = known[kind]()
     if as_json:
         keys = [title.replace(" ", "_") for title in header]
-        typer.echo(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        say(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
         return
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(*header, box=None, header_style="bold")
     words = {True: "yes", False: "no", None: "?"}
     for row in rows:
-        table.add_row(*(words[value] if value is None or isinstance(value, bool) else escape(value) for value in row))
+        table.add_row(*(words[value] if value is None or isinstance(value, bool) else shown(value) for value in row))
     Console().print(table)
     if closing:
-        typer.echo(f"\n{closing}")
+        say(f"\n{closing}")
 
 
 Listing = tuple[tuple[str, ...], list[tuple[Any, ...]], str]
@@ -116,14 +116,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
 
     checks = examine()
     if as_json:
-        typer.echo(json.dumps([check._asdict() for check in checks], indent=2))
+        say(json.dumps([check._asdict() for check in checks], indent=2))
         return
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table("", "", "found", "what to do", box=None, header_style="bold")
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[yellow]--[/]"
-        table.add_row(mark, escape(check.name), escape(str(check.found)), escape(check.remedy or ""))
+        table.add_row(mark, shown(check.name), shown(str(check.found)), shown(check.remedy or ""))
     Console().print(table)

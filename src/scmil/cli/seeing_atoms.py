@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import Missing, Overwrite, device_of, progress_bars
+from scmil.cli.shared import Missing, Overwrite, device_of, progress_bars, say, say_failed
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -75,12 +75,12 @@ def atlas(
             "duplicates": {atom.atom: atom.duplicate_of for atom in made.atlas.duplicates},
             "failed": made.failed,
         }
-        typer.echo(json.dumps(page, indent=2))
+        say(json.dumps(page, indent=2))
     else:
         for atom in ranked[:3]:
-            typer.echo(atom.sentence)
+            say(atom.sentence)
         dead, same = len(made.atlas.dead), len(made.atlas.duplicates)
-        typer.echo(f"{len(ranked)} atoms, {dead} dead and {same} duplicates besides. Look at {made.out / 'index.html'}")
+        say(f"{len(ranked)} atoms, {dead} dead and {same} duplicates besides. Look at {made.out / 'index.html'}")
     _say_failed(made.failed, as_json)
 
 
@@ -126,13 +126,13 @@ def pca(
             "panels": panels,
             "left_out": drawn.left_out,
         }
-        typer.echo(json.dumps({**page, "failed": drawn.failed}, indent=2))
+        say(json.dumps({**page, "failed": drawn.failed}, indent=2))
     else:
         for panel in drawn.panels:
-            typer.echo(f"{panel.name}, {panel.about}: {panel.separation}")
+            say(f"{panel.name}, {panel.about}: {panel.separation}")
         if drawn.left_out:
-            typer.echo(f"left out, without annotations or label: {', '.join(drawn.left_out)}", err=True)
-        typer.echo(f"Look at {', '.join(str(path) for path in drawn.files)}")
+            say(f"left out, without annotations or label: {', '.join(drawn.left_out)}", err=True)
+        say(f"Look at {', '.join(str(path) for path in drawn.files)}")
     _say_failed(drawn.failed, as_json)
 
 
@@ -163,9 +163,8 @@ def _say_failed(failed: dict[str, str], quiet: bool) -> None:
     if not failed:
         return
     if not quiet:
-        for name, cause in list(failed.items())[:5]:
-            typer.echo(f"failed: {name}: {cause}", err=True)
-        typer.echo(f"{len(failed)} slides failed", err=True)
+        say_failed(failed)
+        say(f"{len(failed)} slides failed", err=True)
     raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import Missing, Overwrite, device_of, progress_bars
+from scmil.cli.shared import Missing, Overwrite, device_of, progress_bars, say, say_failed, shown
 
 PANEL = "Seeing"
 
@@ -91,11 +91,10 @@ def locate(
             progress=told.advance_to,
         )  # fmt: skip
     if as_json:
-        typer.echo(json.dumps({"out": str(found.out), **found.page}, indent=2))
+        say(json.dumps({"out": str(found.out), **found.page}, indent=2))
     else:
         _print(found)
-    for id, cause in list(found.failed.items())[:5]:
-        typer.echo(f"failed: {id}: {cause}", err=True)
+    say_failed(found.failed)
     if found.failed:
         raise typer.Exit(1)
 
@@ -123,7 +122,6 @@ class _Bar:
 
 def _print(found: Any) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from scmil.locate import made_of
@@ -152,9 +150,9 @@ def _print(found: Any) -> None:
         f"threshold of Dice, {_number(tiles['dice_threshold'])}, is chosen on these very slides\n"
     )
     part = "that the model has not seen" if page["part"] == "unseen" else f"of the part {page['part']!r}"
-    console.print(escape(f"{made_of(page)}\n{page['slides']} slides {part}; {found.out}"))
+    console.print(shown(f"{made_of(page)}\n{page['slides']} slides {part}; {found.out}"))
     for warning in page["warnings"]:
-        console.print(f"[bold yellow]warning:[/] {escape(warning)}")
+        console.print(f"[bold yellow]warning:[/] {shown(warning)}")
 
 
 def _number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import Overwrite, device_of, progress_bars
+from scmil.cli.shared import Overwrite, device_of, progress_bars, say, say_failed
 
 if TYPE_CHECKING:
     from scmil.bags import BagSet
@@ -61,7 +61,7 @@ def heatmap(
 
     opened = _chosen(open_bags_to_predict([bags], key=key, format=format), only)
     if same_scale and score == "attention":
-        typer.echo("note: attention is smaller on slides with more tiles. To compare slides: --score ratio", err=True)
+        say("note: attention is smaller on slides with more tiles. To compare slides: --score ratio", err=True)
     with _bars(as_json) as progress:
         drawn = draw_heatmaps(
             model, opened, out, score=score, slides=slides, annotations=annotations, labels=_names(labels),
@@ -71,14 +71,13 @@ def heatmap(
     if as_json:
         outcome = {key: list(getattr(drawn.outcome, key)) for key in ("done", "kept")}
         page = {"out": str(drawn.out), "score": score, "same_scale": drawn.scale, **outcome, "failed": drawn.failed}
-        typer.echo(json.dumps(page, indent=2))
+        say(json.dumps(page, indent=2))
     else:
         scale = f" (colours {drawn.scale})" if drawn.scale else ""
-        typer.echo(f"{score}{scale}: {drawn.outcome}. Look at {drawn.out / 'index.html'}")
-        for id, cause in list(drawn.failed.items())[:5]:
-            typer.echo(f"failed: {id}: {cause}", err=True)
+        say(f"{score}{scale}: {drawn.outcome}. Look at {drawn.out / 'index.html'}")
+        say_failed(drawn.failed)
         if drawn.failed:
-            typer.echo(f"{len(drawn.failed)} slides failed; causes: {drawn.out / 'failures.csv'}", err=True)
+            say(f"{len(drawn.failed)} slides failed; causes: {drawn.out / 'failures.csv'}", err=True)
     if drawn.failed:
         raise typer.Exit(1)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import device_of, progress_bars
+from scmil.cli.shared import device_of, progress_bars, say, say_failed
 
 PANEL = "Seeing"
 
@@ -46,7 +46,7 @@ def view(
     library = Library(models, slides, annotations)
     if library.left_out:
         names = ", ".join(path.name for path in library.left_out[:3])
-        typer.echo(
+        say(
             f"{len(library.left_out)} slides are links out of {slides} and are not shown ({names}). "
             "Give the folder that they lead to.",
             err=True,
@@ -77,13 +77,12 @@ def _score(model: Path, bags: Path, labels: Path | None, device: str) -> None:
         scored = score_folder(
             model, opened, device=device_of(device), progress=lambda done: progress.update(task, completed=done)
         )
-    for id, cause in scored.failed.items():
-        typer.echo(f"failed: {id}: {cause}", err=True)
+    say_failed(scored.failed, most=len(scored.failed))
 
 
 def _tell(address: str) -> None:
-    typer.echo(f"{address}\nOnly this computer can open it. Stop it with Ctrl+C.")
+    say(f"{address}\nOnly this computer can open it. Stop it with Ctrl+C.")
 
 
 def _no_browser(reason: str) -> None:
-    typer.echo(f"The browser was not opened: {reason}. Open the address yourself.", err=True)
+    say(f"The browser was not opened: {reason}. Open the address yourself.", err=True)

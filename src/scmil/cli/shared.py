@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+
+from scmil.files import printable
 
 ShardOf = Annotated[
     str | None,
@@ -33,6 +36,24 @@ Overwrite = Annotated[
 TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs for each task, also 0.5.")]
 
 
+def say(text: object = "", err: bool = False) -> None:
+    """Print text; names in it come from others, so what a terminal would obey is shown as an escape."""
+    typer.echo(printable(text, lines=True), err=err)
+
+
+def say_failed(failed: Mapping[str, str], most: int = 5) -> None:
+    """Print the first few of those that failed, each with its cause, in a line."""
+    for name, cause in list(failed.items())[:most]:
+        say(f"failed: {printable(name)}: {cause}", err=True)
+
+
+def shown(text: object) -> str:
+    """Text within what rich prints: neither rich nor the terminal obeys anything in it."""
+    from rich.markup import escape
+
+    return escape(printable(text, lines=True))
+
+
 def cluster_of(on: str | None, cpus: float, gpus: float) -> Any:
     """The cluster that `--on` names; None without."""
     if on is None:
@@ -57,8 +78,15 @@ def progress_bars(**options: Any) -> Any:
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
 
-    text = TextColumn("{task.description}")
+    class Named(TextColumn):
+        """The description, which has names of slides and cells in it, as plain text."""
+
+        def render(self, task: Any) -> Any:
+            return Text(printable(task.description))
+
+    text = Named("")
     return Progress(text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), **options)
 
 

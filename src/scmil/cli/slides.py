@@ -12,7 +12,20 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars
+from scmil.cli.shared import (
+    On,
+    Overwrite,
+    ShardOf,
+    TaskCpus,
+    TaskGpus,
+    cluster_of,
+    device_of,
+    progress_bars,
+    say,
+    say_failed,
+    shown,
+)
+from scmil.files import printable
 
 PANEL = "From slides to bags"
 
@@ -50,7 +63,7 @@ def info(slide: Annotated[Path, typer.Argument(help="A slide.")], mpp_of: MppOf 
     with open_slide(slide, mpp=given) as opened:
         facts = describe(opened)
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        say(json.dumps(facts, indent=2))
         return
     _print_facts(facts)
 
@@ -159,7 +172,7 @@ def encode_(
             only = [source.id for source in find_cohort(folder)]
         tiles = read_settings(work)
         for warning in check_contract(network, tiles.size_px, tiles.mpp):
-            typer.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", err=True)
         with slide_bars(as_json) as bars:
             bars.total("encode", len(tiled_slides(work, only, part)))
             outcomes["encode"] = encode_slides(
@@ -194,7 +207,7 @@ def paint(
     labels = paint_cohort(
         out, slides=slides, size=(side, side), mpp=mpp, seed=seed, annotations=True, overwrite=overwrite
     )
-    typer.echo(f"{slides} slides and {labels}")
+    say(f"{slides} slides and {labels}")
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
@@ -238,14 +251,13 @@ def _finish(outcomes: dict[str, Any], work: Path, as_json: bool) -> None:
             stage: {key: list(getattr(outcome, key)) for key in ("done", "kept", "failed", "taken")}
             for stage, outcome in outcomes.items()
         }
-        typer.echo(json.dumps({"out": str(work), **page, "failures": [f._asdict() for f in failures]}, indent=2))
+        say(json.dumps({"out": str(work), **page, "failures": [f._asdict() for f in failures]}, indent=2))
     else:
         for stage, outcome in outcomes.items():
-            typer.echo(f"{stage}: {outcome}")
-        for failure in [failure for failure in failures if failure.slide in failed][:5]:
-            typer.echo(f"failed: {failure.slide} ({failure.stage}): {failure.cause}", err=True)
+            say(f"{stage}: {outcome}")
+        say_failed({f"{f.slide} ({f.stage})": f.cause for f in failures if f.slide in failed})
         if failed:
-            typer.echo(f"{len(failed)} slides failed; causes: {work / 'failures.csv'}; again: --retry-failed", err=True)
+            say(f"{len(failed)} slides failed; causes: {work / 'failures.csv'}; again: --retry-failed", err=True)
     if failed:
         raise typer.Exit(1)
 
@@ -263,7 +275,7 @@ class _Bars:
     def slide(self, name: str, state: str) -> None:
         if not self.progress:
             if state != "kept" and not sys.stderr.isatty():
-                typer.echo(f"{state}: {name}", err=True)
+                say(printable(f"{state}: {name}"), err=True)
             return
         if self.one is not None:
             self.progress.remove_task(self.one)
@@ -310,7 +322,6 @@ def _number(text: str | None) -> float | None:
 
 def _print_facts(facts: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     console, table = Console(), Table(box=None, show_header=False)
@@ -318,10 +329,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
     table.add_column()
     for key, value in facts.items():
         if key != "warnings" and value not in (None, [], {}, ()):
-            table.add_row(key.replace("_", " "), escape(_said(value)))
+            table.add_row(key.replace("_", " "), shown(_said(value)))
     console.print(table)
     for warning in facts.get("warnings", ()):
-        console.print(f"[bold yellow]warning:[/] {escape(warning)}")
+        console.print(f"[bold yellow]warning:[/] {shown(warning)}")
 
 
 def _said(value: Any) -> str:

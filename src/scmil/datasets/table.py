@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError
+from scmil.files import column_names
 from scmil.guards import read_regular
 
 NAMED_COLUMNS = ("bag", "label", "patient", "instance_label")
@@ -108,7 +109,10 @@ def _read_csv(content: bytes) -> Table:
         raise DataError("the file is empty. The first line names the columns: bag, label, then the features.")
     for name in ("bag", "label"):
         if header.count(name) != 1:
-            raise DataError(f"{header.count(name)} columns are called {name!r}; one is needed. Met: {_some(header)}.")
+            raise DataError(
+                f"{header.count(name)} columns are called {name!r}; one is needed. Met: {column_names(header)}. "
+                "Columns are separated by commas."
+            )
     columns = [i for i, name in enumerate(header) if name not in NAMED_COLUMNS]
     if not columns:
         raise DataError(f"there is no feature: all columns are among {', '.join(NAMED_COLUMNS)}.")
@@ -203,7 +207,3 @@ def _is_finite(cell: str) -> bool:
 def _instance_labels(words: Sequence[str]) -> NDArray[np.int64]:
     numbers, _ = class_numbers(words)
     return np.array(numbers, dtype=np.int64)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")

@@ -53,6 +53,15 @@ def load(model: str, weights: str | Path | None, offline: bool | None, random: i
     )
 
 
+def is_architecture(name: str) -> bool:
+    """Whether a name is `timm:` and a plain name: not an address on a hub, not a folder, which timm takes there too.
+
+    >>> is_architecture("timm:resnet34.a1_in1k"), is_architecture("timm:hf-hub:somebody/else")
+    (True, False)
+    """
+    return name.startswith(TIMM) and re.fullmatch(r"\w+(\.\w+)?", name.removeprefix(TIMM)) is not None
+
+
 def _check_name(model: str, offline: bool | None) -> None:
     if model.startswith("hf"):  # hf-hub:owner/name, which only the hub can check
         if is_offline(offline):

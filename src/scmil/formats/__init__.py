@@ -15,9 +15,7 @@ package, name it in an entry point of the group `scmil.formats`.
 
 from __future__ import annotations
 
-import csv
 import inspect
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -26,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError, OptionError
-from scmil.files import no_formula
+from scmil.files import csv_bytes
 from scmil.formats.folder import Folder
 from scmil.formats.reading import Labels, SlideMpp
 from scmil.outputs import Outputs
@@ -202,13 +200,12 @@ def _write_labels(bags: BagSet, outputs: Outputs) -> None:
     for id in bags.ids:
         if id in ("", ".", "..") or id.startswith(".") or any(letter in id for letter in "/\\\0"):
             raise DataError(f"bag {id!r}: the id becomes a file's name, and cannot be one. Give the bag another id.")
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(("case_id", "slide_id", "label"))
-    for id, label, patient in zip(bags.ids, bags.labels, bags.patients, strict=True):
-        if label is not None:
-            table.writerow(map(no_formula, (patient or id, id, bags.classes[label])))
-    path, content = outputs.folder / "labels.csv", text.getvalue().encode()
+    rows = [
+        (patient or id, id, bags.classes[label])
+        for id, label, patient in zip(bags.ids, bags.labels, bags.patients, strict=True)
+        if label is not None
+    ]
+    path, content = outputs.folder / "labels.csv", csv_bytes([("case_id", "slide_id", "label"), *rows])
     if all(label is None for label in bags.labels) or (path.is_file() and path.read_bytes() == content):
         return
     if path.exists() and not outputs.overwrite:  # also one of ours: it may have the labels of other bags

@@ -18,6 +18,7 @@ from torch import Tensor
 from scmil.bags import Bag, BagSet
 from scmil.errors import DataError, ScmilError
 from scmil.extras import need
+from scmil.files import check_regular
 from scmil.fingerprint import Mark, mark_files
 from scmil.guards import DAMAGE, check_provenance, check_xy, npy_array, npz_arrays, open_regular, opened_h5
 from scmil.labels import slide_id
@@ -204,8 +205,9 @@ def load_pt(path: Path) -> Array:
 
 @contextmanager
 def naming(path: Path, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside is told as a refusal of this file."""
+    """Whatever goes wrong inside is told as a refusal of this file; a pipe or a device is not opened at all."""
     try:
+        check_regular(path)
         yield
     except ScmilError as error:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from scmil.errors import DataError
-from scmil.files import unquoted
+from scmil.errors import OptionError
+from scmil.files import unquoted, utf8
 from scmil.heatmaps.index import index_page
 from scmil.heatmaps.maps import Maps, is_ours
 from scmil.heatmaps.sources import Sources
@@ -101,7 +101,7 @@ def draw_heatmaps(
     )
     _enter(ledger, scored.failed, ids)
     failed = {failure.slide: failure.cause for failure in ledger.read() if failure.slide in bags.ids}
-    outputs.write(out / INDEX, index_page(maps, Path(model).resolve().name, failed).encode())
+    outputs.write(out / INDEX, utf8(index_page(maps, Path(model).resolve().name, failed)))
     return Drawn(out, outcome, failed, same.words if same else None)
 
 
@@ -109,7 +109,9 @@ def _values(scores: ScoreSet, ids: Sequence[str], score: str) -> Iterator[Number
     for id in ids:
         try:
             yield scores[id].of(score)
-        except DataError:  # a damaged file: its slide fails when it is drawn
+        except OptionError:
+            raise
+        except Exception:  # whatever a damaged file causes: its slide fails when it is drawn, and is written down there
             continue
 
 

@@ -6,10 +6,12 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
-from scmil.extras import need
+from scmil.errors import SlideError
 from scmil.heatmaps.maps import Maps, made_of
 from scmil.heatmaps.words import meaning, warning
 from scmil.report.contact_sheet import Card, contact_sheet
+from scmil.slides.readers import Damaged
+from scmil.slides.readers.by_pillow import opened_picture
 
 CARD_PX = 480
 
@@ -38,8 +40,11 @@ def index_page(maps: Maps, model: str, failed: Mapping[str, str]) -> str:
 
 def _small(path: Path) -> bytes:
     """The map of a sheet, as a small JPEG."""
-    with need("PIL.Image", "slides").open(path) as picture:
-        panel = picture.crop(made_of(path).get("panel")).convert("RGB")
+    try:
+        with opened_picture(path, "PNG") as picture:
+            panel = picture.crop(made_of(path).get("panel")).convert("RGB")
+    except Damaged as error:
+        raise SlideError(f"{path} is damaged: {error}. Delete it, and start again: it is drawn anew.") from None
     panel.thumbnail((CARD_PX, CARD_PX))
     content = io.BytesIO()
     panel.save(content, "JPEG", quality=80)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scmil.errors import DataError
+from scmil.errors import DataError, SlideError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.fingerprint import sha256_of_json, stat_of
@@ -27,6 +27,8 @@ from scmil.slides.ground import Ground, plain_ground, slide_ground
 from scmil.slides.heatmap import STRENGTH, draw_outlines, paint_tiles
 from scmil.slides.lesions import read_outlines
 from scmil.slides.overlay import write_overlay
+from scmil.slides.readers import Damaged
+from scmil.slides.readers.by_pillow import opened_picture
 from scmil.slides.scales import FIFTHS, Numbers, Scale, scale_for
 from scmil.slides.sheet import draw_scale_bar, draw_sheet
 from scmil.work import safe_name
@@ -133,9 +135,9 @@ class Maps:
 def made_of(path: Path) -> dict[str, Any]:
     """What a picture of ours says of itself; nothing, if it is another's or damaged."""
     try:
-        with need("PIL.Image", "slides").open(path) as picture:
+        with opened_picture(path, "PNG") as picture:
             return dict(json.loads(picture.info.get(CHUNK, "{}")))
-    except (OSError, ValueError, TypeError):
+    except (Damaged, SlideError, OSError, ValueError, TypeError, RecursionError):
         return {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scmil.errors import OptionError
-from scmil.files import write_atomically
+from scmil.files import utf8, write_atomically
 from scmil.report.comparing import compare_arms
 from scmil.report.model_page import write_model_page
 from scmil.report.page import write_page
@@ -45,5 +45,5 @@ def write_report(run: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
 
 
 def _put(path: Path, text: str) -> Path:
-    write_atomically(path, text.encode())
+    write_atomically(path, utf8(text))
     return path

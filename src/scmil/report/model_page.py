@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
-from scmil.files import write_atomically
+from scmil.files import utf8, write_atomically
 from scmil.report.files import Table
 from scmil.report.html_tables import cell_of_name, cell_of_number, cell_of_words, table
 from scmil.report.markup import ABSENT, Markup, element, join, number
@@ -42,7 +42,7 @@ def write_model_page(folder: str | Path) -> Path:
     head = element("header", element("h1", title), element("p", _about(study), class_="about"))
     foot = element("footer", f"Written by scmil {study['versions'].get('scmil', '')} from the files of this model.")
     text = whole_page(title, head, element("p", _verdict(study, metrics), class_="verdict"), *parts, foot)
-    write_atomically(folder / "report.html", text.encode())
+    write_atomically(folder / "report.html", utf8(text))
     return folder / "report.html"
 
 

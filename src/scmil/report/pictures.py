@@ -7,13 +7,15 @@ may have a `heading`, and be `small` (tiles), `half` (two large ones) or `wide` 
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
 from scmil.errors import DataError
+from scmil.files import check_regular
+from scmil.limits import read_json
 from scmil.report.markup import Markup, element, join
 
+LARGEST_BYTES = 64 * 2**20
 KINDS = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
 
 
@@ -23,7 +25,9 @@ def section(run: Path) -> Markup | None:
     if not index.is_file():
         return None
     try:
-        rows = json.loads(index.read_text(encoding="utf-8"))
+        if not index.resolve().is_relative_to(run.resolve()):
+            raise DataError(f"{index} is a link out of {run}, and is not shown. Copy the pictures themselves.")
+        rows = read_json(index)
         return join(*(_row(index.parent, row) for row in rows))
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
@@ -48,5 +52,10 @@ def _picture(folder: Path, name: str) -> Markup:
     path = folder / name
     if path.suffix.lower() not in KINDS or path.name != name:
         raise DataError(f"{folder}: {name!r} is no picture of this folder. JPEG and PNG files are shown.")
+    home = folder.parent.resolve()
+    if not path.resolve().is_relative_to(home):
+        raise DataError(f"{path} is a link out of {folder.parent}, and is not shown. Copy the picture itself.")
+    if check_regular(path) > LARGEST_BYTES:
+        raise DataError(f"{path} has more than {LARGEST_BYTES} bytes, and is not shown. Make the picture smaller.")
     data = base64.b64encode(path.read_bytes()).decode()
     return Markup(f'<img src="data:{KINDS[path.suffix.lower()]};base64,{data}" alt="">')

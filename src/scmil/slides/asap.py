@@ -12,6 +12,7 @@ from scmil.errors import DataError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.slides.geojson import LARGEST_BYTES, Region
+from scmil.slides.outlines import check_outlines
 from scmil.slides.tissue import polygons
 
 if TYPE_CHECKING:
@@ -32,15 +33,15 @@ def read_asap(path: str | Path) -> list[Region]:
     if root.tag != "ASAP_Annotations":
         raise DataError(f"{path} is no ASAP file: it begins with {root.tag!r}, and 'ASAP_Annotations' is needed.")
     shapely = need("shapely", "slides")
-    regions = []
+    drawn = []
     for annotation in root.iter("Annotation"):
         name, group = annotation.get("Name", ""), annotation.get("PartOfGroup", "")
         points = [_point(coordinate, f"{path}: annotation {name!r}") for coordinate in annotation.iter("Coordinate")]
         outline = [(x, y) for _, x, y in sorted(points, key=lambda point: point[0])]
         if annotation.get("Type", "Polygon") in WITH_AREA and len(outline) >= 3:
-            area = polygons(shapely.Polygon(outline))
-            regions.append(Region(name, area, "" if group == "None" else group))
-    return regions
+            drawn.append((name, outline, "" if group == "None" else group))
+    check_outlines([outline for _, outline, _ in drawn], path)
+    return [Region(name, polygons(shapely.Polygon(outline)), group) for name, outline, group in drawn]
 
 
 def write_asap(regions: Iterable[Region], path: str | Path) -> None:

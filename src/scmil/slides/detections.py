@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
+from scmil.files import printable
 from scmil.slides.geojson import IDS
 from scmil.slides.overlay import appearing
 
@@ -51,7 +52,7 @@ def write_detections(
             raise DataError(f"measurement {name!r} has the shape {values.shape}, and one number a tile is needed.")
         if np.isinf(values).any():
             raise DataError(f"measurement {name!r} of slide {slide!r} is infinite for {np.isinf(values).sum()} tiles.")
-    with appearing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
+    with appearing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write('{"type": "FeatureCollection", "features": [')
         separator = "\n"
         for start in range(0, len(xy), AT_A_TIME):
@@ -97,7 +98,7 @@ def _features(
         }
         yield {
             "type": "Feature",
-            "id": str(uuid.uuid5(IDS, f"{slide} {start + position} {x} {y} {side}")),
+            "id": str(uuid.uuid5(IDS, printable(f"{slide} {start + position} {x} {y} {side}"))),
             "geometry": {"type": "Polygon", "coordinates": [_ring(x, y, side)]},
             "properties": properties,
         }

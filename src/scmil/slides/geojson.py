@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from scmil.errors import DataError
 from scmil.extras import need
-from scmil.files import write_atomically
+from scmil.files import utf8, write_atomically
+from scmil.slides.outlines import Ring, check_outlines
 from scmil.slides.tissue import Tissue, polygons
 
 if TYPE_CHECKING:
@@ -65,13 +66,13 @@ def geojson_bytes(content: Tissue | Iterable[Region], slide_digest: str | None =
     for region in regions:
         properties = _properties(region)
         geometry = _geometry(region.polygon)
-        same = json.dumps([geometry, properties], sort_keys=True)
+        same = json.dumps([geometry, properties], sort_keys=True)  # plain ASCII, whatever the names are
         number = uuid.uuid5(IDS, f"{same} {seen[same]}")
         seen[same] += 1
         features.append({"type": "Feature", "id": str(number), "geometry": geometry, "properties": properties})
     about = {} if slide_digest is None else {"slide_digest": slide_digest}
     page = {"type": "FeatureCollection", **about, "features": features}
-    return json.dumps(page, ensure_ascii=False, allow_nan=False).encode()
+    return utf8(json.dumps(page, ensure_ascii=False, allow_nan=False))
 
 
 def _pieces(tissue: Tissue) -> list[Region]:
@@ -101,19 +102,24 @@ def read_geojson(path: str | Path) -> list[Region]:
 
     Detections, cells and tiles are passed over, and so are points and lines, since they have no area.
     """
-    regions: list[Region] = []
+    drawn: list[tuple[dict[str, Any], list[list[Ring]]]] = []
     areas_expected = False
     for feature in _features(_parsed(Path(path)), path):
         if _kind(feature) in NO_ANNOTATIONS:
             continue
         areas_expected = True
-        parts = list(_areas(feature.get("geometry"), path))
-        if parts:
-            shapely = need("shapely", "slides")
-            regions.append(Region(_name(feature), polygons(shapely.union_all(parts)), _class(feature)))
-    if areas_expected and not regions:
+        if parts := list(_areas(feature.get("geometry"), path)):
+            drawn.append((feature, parts))
+    if areas_expected and not drawn:
         raise DataError(f"{path} has no polygon: draw regions with an area, as polygons or with the brush.")
-    return regions
+    check_outlines([ring for _, parts in drawn for rings in parts for ring in rings], path)
+    return [Region(_name(feature), _joined(parts), _class(feature)) for feature, parts in drawn]
+
+
+def _joined(parts: list[list[Ring]]) -> MultiPolygon:
+    """One region of polygons, each an outer ring and its holes."""
+    shapely = need("shapely", "slides")
+    return polygons(shapely.union_all([polygons(shapely.Polygon(rings[0], rings[1:])) for rings in parts]))
 
 
 def tissue_from_geojson(path: str | Path, slide: Slide) -> Tissue:
@@ -196,8 +202,8 @@ def _features(content: Any, path: str | Path, depth: int = 0) -> Iterator[dict[s
         raise DataError(f"{path} is not GeoJSON: {str(met)[:60]!r} is met where a feature or a geometry is needed.")
 
 
-def _areas(geometry: Any, path: str | Path, depth: int = 0) -> Iterator[Any]:
-    """The polygons of a geometry."""
+def _areas(geometry: Any, path: str | Path, depth: int = 0) -> Iterator[list[Ring]]:
+    """The polygons of a geometry, each as its rings."""
     if depth > DEEPEST:
         raise DataError(f"{path} is nested too deeply: geometries within geometries, more than {DEEPEST} times.")
     if not isinstance(geometry, dict) or not isinstance(geometry.get("type"), str):
@@ -210,19 +216,18 @@ def _areas(geometry: Any, path: str | Path, depth: int = 0) -> Iterator[Any]:
     elif kind in ("Polygon", "MultiPolygon"):
         each = [coordinates] if kind == "Polygon" else coordinates
         try:
-            yield from (_polygon(rings) for rings in each if rings)
+            yield from (_rings(rings) for rings in each if rings)
         except (TypeError, ValueError, IndexError, OverflowError) as error:
             raise DataError(f"{path} has a {kind} that cannot be read: {error}.") from None
 
 
-def _polygon(rings: Any) -> Any:
-    shapely = need("shapely", "slides")
-    points = [[(float(point[0]), float(point[1])) for point in ring] for ring in rings]
+def _rings(rings: Any) -> list[Ring]:
+    points: list[Ring] = [[(float(point[0]), float(point[1])) for point in ring] for ring in rings]
     if not all(math.isfinite(x) and math.isfinite(y) for ring in points for x, y in ring):
         raise ValueError("a coordinate is not finite")
     if any(len(ring) < 3 for ring in points):
         raise ValueError("a ring has fewer than 3 points")
-    return polygons(shapely.Polygon(points[0], points[1:]))
+    return points
 
 
 def _own(feature: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from scmil.errors import DataError, OptionError
 from scmil.extras import need
 from scmil.files import write_atomically
 from scmil.guards import DAMAGE, LARGEST_SIDE_PX, check_number, check_provenance, check_xy, h5_array, opened_h5
+from scmil.limits import BOUNDS, MOST_TILES, bounded
 
 if TYPE_CHECKING:
     from shapely import MultiPolygon
@@ -123,6 +124,11 @@ def tile(
     warnings = _resolution_warnings(mpp, slide.mpp)
     grid = Tiling(slide.id, none, size_px, mpp, slide.mpp, slide.size, overlap_px, nothing, 0, warnings, slide.digest)
     side = grid.side
+    if (places := math.prod(max(length // grid.stride, 1) for length in slide.size)) > MOST_TILES:
+        raise OptionError(
+            f"tiles of {size_px} px at {mpp:g} microns that overlap by {overlap_px} px have about {places} places on slide "
+            f"{slide.id!r}, and {MOST_TILES} is the most. Take larger tiles, or less overlap."
+        )
     x, y = (np.arange(0, length - side + SLACK_PX, grid.stride, dtype=np.int64) for length in slide.size)
     fraction = covered(tissue.area, x, y, side)
     if rule == "four_pt":
@@ -302,6 +308,10 @@ def _tiling(xy: NDArray[Any], fraction: NDArray[Any], attributes: dict[str, Any]
         raise ValueError(f"coordinates of shape {xy.shape} and fractions of shape {fraction.shape} do not fit")
     if not np.issubdtype(xy.dtype, np.integer) or not ((fraction >= 0) & (fraction <= 1)).all():
         raise ValueError("coordinates are not whole numbers, or fractions are not between 0 and 1")
+    for key in ("size_px", "mpp", "slide_mpp"):
+        bounded(key, np.asarray(attributes[key]).item(), "coords")
+    if not BOUNDS["overlap_px"].holds(int(attributes["overlap"])) or not 0 < int(attributes["stride_level0"]) < 2**31:
+        raise ValueError("the overlap or the stride is not that of tiles")
     tiling = Tiling(
         slide_id=str(attributes["name"]),
         xy=check_xy(xy),

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scmil.files import printable
 from scmil.metrics import METRICS
 from scmil.study.pages import Page
 from scmil.survey import Survey
 
 if TYPE_CHECKING:
     from scmil.model import MILModel
+
+# What Markdown gives a meaning to: marks, the beginnings of lists and rules, and addresses that become links by themselves.
+MARKS = re.compile(r"[\\`*\[\]()#!|~$@]|(?<!\w)[_+=-]|_(?!\w)|:(?=//)|\.(?<=www\.)")
+
+
+def plain(value: object) -> str:
+    r"""Text that Markdown and HTML show as it is, in one line: names of classes come from other people's tables.
+
+    >>> print(plain("<b>[x](http://evil.example)</b>"), plain("size_px 256, mpp 0.5"))
+    &lt;b&gt;\[x\]\(http\://evil.example\)&lt;/b&gt; size_px 256, mpp 0.5
+    """
+    return MARKS.sub(r"\\\g<0>", html.escape(printable(value), quote=False))
 
 
 def card(model: MILModel, study: Page, metrics: Page, facts: Survey, labels: NDArray[np.int64]) -> str:
@@ -23,12 +38,12 @@ def card(model: MILModel, study: Page, metrics: Page, facts: Survey, labels: NDA
     part = next((name for name in ("test", "valid") if name in metrics), "valid")
     level = "patient" if "patient" in metrics[part] else "slide"
     coded = "with sparse coding" if settings["model"]["sparse_coding"] else "without sparse coding"
-    counts = ", ".join(f"{name} {int((labels == i).sum())}" for i, name in enumerate(classes))
-    known = ", ".join(f"{key} {value}" for key, value in contract.items())
+    counts = ", ".join(f"{plain(name)} {int((labels == i).sum())}" for i, name in enumerate(classes))
+    known = ", ".join(f"{plain(key)} {plain(value)}" for key, value in contract.items())
     lines = [
-        f"# {settings['model']['aggregator']} {coded}",
+        f"# {plain(settings['model']['aggregator'])} {coded}",
         "",
-        f"Tells {len(classes)} classes apart: {', '.join(classes)}. {count_parameters(model)} parameters.",
+        f"Tells {len(classes)} classes apart: {', '.join(map(plain, classes))}. {count_parameters(model)} parameters.",
         "",
         "## What it has learned from",
         "",
@@ -37,7 +52,7 @@ def card(model: MILModel, study: Page, metrics: Page, facts: Survey, labels: NDA
         "- split by patient, stratified by class: " + ", ".join(f"{k} {len(v)}" for k, v in study["split"].items()),
         f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation AUC; threshold "
         f"{study['threshold']:.4g}, chosen there too",
-        *(f"- {note}" for note in study["notes"]),
+        *(f"- {plain(note)}" for note in study["notes"]),
         "",
         f"## How good it is ({part} part, {level}s)",
         "",

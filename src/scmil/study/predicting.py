@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scmil.errors import DataError, ModelFileError, ScmilError, ShapeError
+import numpy as np
+
+from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError, WeightsError
+from scmil.limits import bounded
 from scmil.metrics import decide
 from scmil.outputs import Outputs
 from scmil.plan import TABLES
-from scmil.study.pages import FORMAT, STUDY, Page, Progress, csv_bytes, read_page
+from scmil.study.pages import FORMAT, STUDY, Page, Progress, check_study, read_page, table_bytes
 from scmil.study.scores import Numbers
 from scmil.survey import differences
 
 if TYPE_CHECKING:
     from scmil.bags import Bag, BagSet
+    from scmil.encoders import Encoder
     from scmil.model import MILModel
 
-RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d+)")
+RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d{1,18})", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,9 @@ def load_study(folder: str | Path) -> tuple[MILModel, Page]:
     study = read_page(path)
     if study.get("format") != FORMAT:
         raise ModelFileError(f"{path}: format {study.get('format')!r}, and this version reads {FORMAT!r}.")
-    return load_model(folder), study
+    model = load_model(folder)
+    check_study(path, study, int(model.spec["classes"]) if model.spec else 0, model.dim)
+    return model, study
 
 
 def predict_folder(
@@ -62,31 +70,31 @@ def predict_folder(
     write is rejected, unless `overwrite`.
     """
     from scmil.training import predict
-    from scmil.work import Ledger
+    from scmil.work import Ledger, one_of_many
 
     if out is not None:
         outputs_of(Path(out), overwrite)  # before the work
     model, study = load_study(folder)
     rows: list[Page] = []
     failed: dict[str, str] = {}
+    foreign: list[ShapeError] = []
     for position, id in enumerate(bags.ids):
-        try:
+        with one_of_many(id, failed):
             bag = bags[position]
-            check_contract(study, bag, folder)
+            with noted(foreign):
+                check_contract(study, bag, folder)
             bag = scaled(bag, study)
             [p] = predict(model, [bag], device=device).double().numpy()
-        except ShapeError:
-            raise
-        except (ScmilError, OSError) as error:
-            failed[id] = str(error)
-        else:
+            if not np.isfinite(p).all():
+                raise BagError(f"bag {id!r}: the model gives NaN. Its features are too large, or damaged.")
             rows.append(_row(study, bag, p))
         if progress:
             progress(position + 1)
+    raise_if_all(foreign, len(bags))
     if out is not None:
         out = Path(out)
         columns = ["slide_id", "case_id", "y_pred", *(f"p_{name}" for name in study["classes"])]
-        outputs_of(out, overwrite).write(out, csv_bytes(rows, columns))
+        outputs_of(out, overwrite).write(out, table_bytes(rows, columns))
         ledger = Ledger(out.parent)
         for id, cause in failed.items():
             ledger.add(id, "predict", cause)
@@ -101,6 +109,22 @@ def outputs_of(out: Path, overwrite: bool) -> Outputs:
     outputs = Outputs(out.parent, "predict", overwrite)
     outputs.check(out)
     return outputs
+
+
+@contextmanager
+def noted(foreign: list[ShapeError]) -> Iterator[None]:
+    """Keep the ShapeError of a bag that was made otherwise than the model's, for `raise_if_all`."""
+    try:
+        yield
+    except ShapeError as error:
+        foreign.append(error)
+        raise
+
+
+def raise_if_all(foreign: Sequence[ShapeError], bags: int) -> None:
+    """Where no bag at all fits a model, the folder is the wrong one: that is one error, and not a failure for each bag."""
+    if foreign and len(foreign) == bags:
+        raise foreign[0]
 
 
 def scaled(bag: Bag, study: Mapping[str, Any]) -> Bag:
@@ -159,7 +183,9 @@ def check_contract(study: Mapping[str, Any], bag: Bag, folder: str | Path = "the
     if found:
         encoder, size, mpp = (contract.get(key) for key in ("encoder", "size_px", "mpp"))
         options = "".join(
-            f" --{option} {value}" for option, value in (("encoder", encoder), ("size", size), ("mpp", mpp)) if value
+            f" --{option} {shlex.quote(str(value))}"
+            for option, value in (("encoder", encoder), ("size", size), ("mpp", mpp))
+            if value
         )
         remedy = (
             f"scmil encode SLIDES{options} --out WORK" if options else "with the encoder that made the training bags"
@@ -177,12 +203,16 @@ def encode_for(
     preset: str = "default",
     mpp_of: float | None = None,
     weights: str | Path | None = None,
+    encoder: str | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> tuple[BagSet | None, dict[str, str]]:
-    """Tile and encode slides as the model's bags were made; the bags that came of it, and the slides that failed."""
+    """Tile and encode slides as the model's bags were made; the bags that came of it, and the slides that failed.
+
+    The encoder is the one that the model names. It is taken from this computer: a model may be a stranger's, and what it
+    names is not fetched. With `encoder`, the same name given by the user, its weights may be downloaded.
+    """
     from scmil.cohort import Source, TileSettings, bags_folder, encode_slides, find_cohort, tile_slides
-    from scmil.encoders import load_encoder
     from scmil.formats import open_bags
     from scmil.work import Ledger
 
@@ -193,12 +223,10 @@ def encode_for(
             f"{folder} does not know how its bags were made ({', '.join(missing)} not recorded), so slides cannot be encoded "
             "for it. Encode them with the tool that made the training bags, and give the folder of bags."
         )
-    drawn = RANDOM.fullmatch(contract["encoder"])
-    name, seed = (drawn["name"], int(drawn["seed"])) if drawn else (contract["encoder"], None)
-    encoder = load_encoder(name, weights, random=seed, device=device)
-    if contract.get("encoder_digest") not in (None, encoder.digest):
+    network = _encoder_of(folder, contract["encoder"], encoder, weights, device)
+    if contract.get("encoder_digest") not in (None, network.digest):
         raise ShapeError(
-            f"the weights of {encoder.name!r} here are not those of the training bags (digest {encoder.digest[:12]} instead "
+            f"the weights of {network.name!r} here are not those of the training bags (digest {network.digest[:12]} instead "
             f"of {contract['encoder_digest'][:12]}). Name the file of the right ones: --weights."
         )
     sources: list[Source] = [source for slide in slides for source in find_cohort(slide, mpp_of)]
@@ -211,10 +239,36 @@ def encode_for(
             progress(f"encoding {slide}, tiles", done, total)
 
     only = [source.id for source in sources]
-    encode_slides(work, encoder, only=only, scales=scales, retry_failed=True, on_tiles=tell)
+    encode_slides(work, network, only=only, scales=scales, retry_failed=True, on_tiles=tell)
     failed = {failure.slide: failure.cause for failure in Ledger(work).read() if failure.slide in only}
-    place = bags_folder(work, encoder.name, scales)
+    place = bags_folder(work, network.name, scales)
     if set(only) <= set(failed):
         return None, failed
     bags = open_bags(place, "scmil")
     return bags.subset([id for id in bags.ids if id in only and id not in failed]), failed
+
+
+def _encoder_of(folder: str | Path, named: str, given: str | None, weights: str | Path | None, device: str) -> Encoder:
+    """The encoder that a model names: from this computer, or, if the user gives the same name, from the network too."""
+    from scmil.encoders import load_encoder, names
+    from scmil.encoders.timm_any import is_architecture
+
+    if given is not None and given != named:
+        raise OptionError(f"--encoder {given!r}: {folder} was trained on features of {named!r}. Give that, or nothing.")
+    drawn = RANDOM.fullmatch(named)
+    name, seed = (drawn["name"], bounded("seed", int(drawn["seed"]), folder)) if drawn else (named, None)
+    again = f"--encoder {shlex.quote(named)}"
+    if given is None and name not in names() and not is_architecture(name):
+        raise WeightsError(
+            f"{folder} names the encoder {named!r}, which is not one of this computer (scmil ls encoders), and what a model "
+            f"names is not fetched. If you know it and trust it, name it yourself: {again}"
+        )
+    try:
+        return load_encoder(name, weights, offline=None if given else True, random=seed, device=device)
+    except WeightsError as error:
+        if given is not None or weights is not None:
+            raise
+        raise WeightsError(
+            f"{folder} names the encoder {named!r}, and what a model names is not downloaded unasked. Name it yourself: "
+            f"{again}; or its file: --weights FILE. {error}"
+        ) from None

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scmil.errors import ScmilError, ShapeError
+import numpy as np
+
+from scmil.errors import BagError, ScmilError, ShapeError
 from scmil.files import write_atomically
 from scmil.fingerprint import Mark, sha256_of_json
 from scmil.study.pages import read_page
-from scmil.study.predicting import check_contract, load_study, scaled
+from scmil.study.predicting import check_contract, load_study, noted, raise_if_all, scaled
 
 if TYPE_CHECKING:
     from scmil.bags import Bag, BagSet
@@ -45,38 +47,40 @@ def score_folder(
     of the training are refused.
     """
     from scmil.scores import FORMAT, PAGE, open_scores, score_bag, scores_path, write_scores
-    from scmil.work import Ledger
+    from scmil.work import Ledger, one_of_many
 
     network, study = load_study(model)
     network = network.to(device)
     out = Path(model) / "maps" if out is None else Path(out)
     about = _about(Path(model), study)
     slides = _kept(out / PAGE, about)
-    ledger, failed = Ledger(out), {}
+    ledger, failed = Ledger(out), dict[str, str]()
+    foreign: list[ShapeError] = []
     failed_before = {failure.slide for failure in ledger.read() if failure.stage == STAGE}
     for position, id in enumerate(bags.ids):
-        try:
+        with one_of_many(id, failed):
             marked = bags.mark(id, _recorded(slides.get(id, {})))
             made_from = _made_from(about["model_sha256"], marked, bags, position)
             if slides.get(id, {}).get("made_from") != made_from or not scores_path(out, id).is_file():
                 bag = _relabelled(bags[position], bags.classes, study["classes"])
-                check_contract(study, bag, model)
+                with noted(foreign):
+                    check_contract(study, bag, model)
                 scores = score_bag(network, scaled(bag, study), tuple(study["classes"]), study["threshold"])
+                if not np.isfinite(scores.probabilities).all():
+                    raise BagError(f"bag {id!r}: the model gives NaN. Its features are too large, or damaged.")
                 write_scores(replace(scores, made_from=made_from), out)
                 slides[id] = {**_summary(scores), "made_from": made_from, "bag": marked}
-            if id in failed_before:
-                ledger.clear(id, STAGE)
-        except ShapeError:
-            raise
-        except (ScmilError, OSError) as error:
+        if id in failed:
             slides.pop(id, None)  # scores of an earlier bag are not those of this one
-            failed[id] = str(error)
-            ledger.add(id, STAGE, str(error))
+            ledger.add(id, STAGE, failed[id])
+        elif id in failed_before:
+            ledger.clear(id, STAGE)
         if (position + 1) % EVERY == 0 or position + 1 == len(bags):
             page = {"format": FORMAT, **about, "slides": slides}
             write_atomically(out / PAGE, (json.dumps(page, indent=1) + "\n").encode())
         if progress:
             progress(position + 1)
+    raise_if_all(foreign, len(bags))
     if not slides:
         raise ScmilError(f"none of the {len(bags)} slides could be scored. The causes are in {out / 'failures.csv'}.")
     return Scored(open_scores(out), failed)

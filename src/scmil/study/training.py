@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scmil import baseline, experiment
 from scmil.errors import ConfigError, DataError, OptionError, OutputError
-from scmil.files import write_atomically
+from scmil.files import utf8, write_atomically
 from scmil.fingerprint import Inputs
 from scmil.metrics import decide, youden_threshold
 from scmil.outputs import check_unclaimed
@@ -180,7 +180,7 @@ def _train(work: _Work, facts: Survey) -> None:
     write_csv(work.out / "history.csv", _history_rows(asdict(history)))
     write_csv(work.out / "predictions.csv", _prediction_rows(bags, split, labels, p, threshold))
     write_json(work.out / "metrics.json", metrics)
-    write_atomically(work.out / "MODEL_CARD.md", card(model, study, metrics, facts, labels).encode())
+    write_atomically(work.out / "MODEL_CARD.md", utf8(card(model, study, metrics, facts, labels)))
     write_json(work.out / STUDY, study)
     write_model_page(work.out)
     for name in (CHECKPOINT, BEGUN):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,7 @@ from scmil.errors import DataError, SlideError
 from scmil.files import unquoted
 from scmil.fingerprint import stat_of
 from scmil.labels import slide_id
+from scmil.limits import BOUNDS, PIXELS, read_json
 from scmil.scores import PAGE, Scores, ScoreSet, open_scores
 from scmil.slides import find_slides, open_slide, slide_digest, slide_files
 from scmil.slides.ground import check_extent, check_slide
@@ -239,14 +239,26 @@ def _slide_files(given: Path) -> tuple[dict[str, Path], list[Path]]:
 def _atlas(path: Path) -> dict[int, dict[str, Any]]:
     """The rows of an atlas by atom; empty if there is none. Rows that are not as ours are passed over."""
     try:
-        rows = json.loads(path.read_bytes())["atoms"]
-        return {int(row["atom"]): row for row in rows if isinstance(row, dict) and "atom" in row}
+        rows = read_json(path)["atoms"]
+        return {int(row["atom"]): _checked(row) for row in rows if isinstance(row, dict) and "atom" in row}
     except FileNotFoundError:
         return {}
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged, or no atlas ({error}). Delete it, and make it again: scmil atlas"
         ) from None
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the atlas, with those of its tiles whose place and width can be those of a tile."""
+    tiles = [
+        tile
+        for tile in row.get("tiles") or ()
+        if isinstance(tile, dict)
+        and all(PIXELS.holds(tile.get(axis)) for axis in "xy")
+        and BOUNDS["side_level0"].holds(tile.get("side"))
+    ]
+    return {**row, "tiles": tiles}
 
 
 def _true_labels(path: Path) -> dict[str, str]:

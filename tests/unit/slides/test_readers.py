@@ -377,7 +377,7 @@ def png_of(width: int, height: int) -> bytes:
 
 def test_a_picture_of_enormous_size_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png_of(2**31 - 1, 2**31 - 1))
-    with pytest.raises(SlideError, match=r"2147483647 x 2147483647 px.*500000000 px is the most.*vips tiffsave"):
+    with pytest.raises(SlideError, match=r"2147483647 x 2147483647 px.*2147483648 is the most.*vips tiffsave"):
         open_slide(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes(png_of(20_000, 15_000))  # pillow's own limit is lower than this
     with open_slide(tmp_path / "a.png") as slide:

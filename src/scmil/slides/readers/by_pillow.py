@@ -14,13 +14,13 @@ import numpy as np
 
 from scmil.errors import SlideError
 from scmil.extras import need
-from scmil.guards import check_expansion
-from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, in_bands, on_white
+from scmil.files import check_regular
+from scmil.slides.readers import Damaged, Facts, Pixels, Size, in_bands, on_white
 from scmil.slides.resolution import UM_IN, of_density
 
-LARGE_PX = (
-    2**28
-)  # decoded, 4 bytes a pixel in pillow and 3 here: 1.9 GB; only a file that is large itself may have more
+MOST_BYTES = 2 * 2**30  # of memory for a picture: what pillow decodes to, and the pixels that are kept
+STORED = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}  # bytes a pixel in pillow's memory; all others: 4
+KEPT = 3
 PLUGINS = {"PNG": ("PIL.PngImagePlugin", "PngImageFile"), "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile")}
 
 
@@ -33,30 +33,51 @@ class _Bounded(io.FileIO):
         return super().read(left if size is None or size < 0 else min(size, left))
 
 
+@contextmanager
+def opened_picture(path: Path, kind: str) -> Iterator[Any]:
+    """A PNG or JPEG, by the plugin of its kind alone; one that would take more than two gigabytes of memory is rejected.
+
+    `Image.open` tries every format that pillow knows, and has a limit of pixels that is everyone's.
+    """
+    module, name = PLUGINS[kind]
+    plugin = getattr(need(module, "slides"), name)
+    try:
+        check_regular(path)
+        with _Bounded(path) as file, plugin(file) as image:
+            size, each = image.size, STORED.get(image.mode, 4) + KEPT
+            if (needed := size[0] * size[1] * each) > MOST_BYTES:
+                raise SlideError(
+                    f"{path} says that it is {size[0]} x {size[1]} px. A {kind} is decoded whole, which takes {needed} "
+                    f"bytes of memory, and {MOST_BYTES} is the most. Convert it to a tiled TIFF: vips tiffsave in.png "
+                    "out.tif --tile --pyramid"
+                )
+            yield image
+    except SlideError:
+        raise
+    except (OSError, SyntaxError, ValueError) as error:  # pillow says SyntaxError of a header that it cannot read
+        raise Damaged(str(error)) from error
+
+
+def _rgb(image: Any) -> Pixels:
+    """The pixels of a picture of any mode, transparent ones on white."""
+    if image.mode.startswith("I"):  # 16 bits of grey
+        grey = np.asarray(image).astype(np.uint32)
+        return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[..., None], 3, axis=2)
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        rgba = np.asarray(image.convert("RGBA"))
+        return on_white(rgba[..., :3], rgba[..., 3])
+    return np.asarray(image.convert("RGB"))
+
+
 class PictureReader:
-    """A plain picture. It is opened by its plugin: `Image.open` has a limit of pixels that is everyone's, and not ours."""
+    """A plain picture."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self._path, self._kind, self._lock = path, kind, Lock()
         self._pixels: Pixels | None = None
-        with self._open() as image:
+        with opened_picture(path, kind) as image:
             size, dpi = image.size, image.info.get("dpi", (None, None))
-        if size[0] * size[1] > MOST_PX_AT_ONCE:
-            raise SlideError(
-                f"{path} says that it is {size[0]} x {size[1]} px. A {kind} is decoded whole, so {MOST_PX_AT_ONCE} px is the "
-                "most. Convert it to a tiled TIFF: vips tiffsave in.png out.tif --tile --pyramid"
-            )
         self.facts = Facts("image", kind, (size,), (1.0,), mpp_xy=of_density(dpi, UM_IN["inch"]))
-
-    @contextmanager
-    def _open(self) -> Iterator[Any]:
-        module, name = PLUGINS[self._kind]
-        plugin = getattr(need(module, "slides"), name)
-        try:
-            with _Bounded(self._path) as file, plugin(file) as image:
-                yield image
-        except (OSError, SyntaxError, ValueError) as error:  # pillow says SyntaxError of a header that it cannot read
-            raise Damaged(str(error)) from error
 
     def region(self, level: int, xy: Size, size: Size) -> Pixels:
         """The pixels of the picture, white outside."""
@@ -71,9 +92,7 @@ class PictureReader:
         return canvas
 
     def _decoded(self) -> Pixels:
-        with self._open() as image:
-            if (pixels := image.size[0] * image.size[1]) > LARGE_PX:
-                check_expansion(3 * pixels, self._path.stat().st_size, str(self._path))
+        with opened_picture(self._path, self._kind) as image:
             image.load()
             width = image.size[0]
             return in_bands(image.size, lambda rows: _rgb(image.crop((0, rows.start, width, rows.stop))))
@@ -85,13 +104,3 @@ class PictureReader:
     def close(self) -> None:
         """Let the pixels go."""
         self._pixels = None
-
-
-def _rgb(image: Any) -> Pixels:
-    if image.mode.startswith("I"):  # 16 bits of grey
-        grey = np.asarray(image).astype(np.uint32)
-        return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[..., None], 3, axis=2)
-    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-        rgba = np.asarray(image.convert("RGBA"))
-        return on_white(rgba[..., :3], rgba[..., 3])
-    return np.array(image.convert("RGB"))
