@@ -11,7 +11,7 @@ import numpy as np
 
 SIDE_PX, TILE_PX, MPP = 320, 64, 2.0
 ENCODER, BLOCKS = "blocks", 4
-FILE_BYTES = 2**18  # each slide is filled up to this size, so that one can replace another without a trace in its size
+FILE_BYTES = 2**17  # each slide is filled up to this size, so that one can replace another without a trace in its size
 
 
 def register_encoder() -> None:
