@@ -76,7 +76,13 @@ def train(world: World, random: Random) -> None:
     if not _again(world, "train", random):
         bags = _bags(world, random)
         kind = random.choice((("mean",), ("abmil",), ("abmil", "--sc"), ("mean", "--sc")))
-        words = ("train", f"HOME/{bags}", f"HOME/{_labels(random)}", "--out", f"HOME/{random.choice(('model1', 'model2'))}")
+        words = (
+            "train",
+            f"HOME/{bags}",
+            f"HOME/{_labels(random)}",
+            "--out",
+            f"HOME/{random.choice(('model1', 'model2'))}",
+        )
         seed = ("--seed", random.choice("01"))
         world.command(_train((*words, "--aggregator", *kind, *TRAIN, *seed)))
 
@@ -155,7 +161,16 @@ def atlas(world: World, random: Random) -> None:
     if not _again(world, "atlas", random):
         bags = _bags(world, random)
         if not (models := world.models(sparse=True)):
-            words = ("train", f"HOME/{bags}", "HOME/A/labels.csv", "--out", "HOME/model3", "--aggregator", "mean", "--sc")
+            words = (
+                "train",
+                f"HOME/{bags}",
+                "HOME/A/labels.csv",
+                "--out",
+                "HOME/model3",
+                "--aggregator",
+                "mean",
+                "--sc",
+            )
             world.command(_train((*words, *TRAIN)))
             models = world.models(sparse=True)
         if models:
@@ -345,7 +360,8 @@ def _swap(world: World, one: str, other: str) -> None:
         if source.exists():
             source.rename(target)
     world.edited = {
-        world.home / path.relative_to(world.home).as_posix().replace(one, "\0").replace(other, one).replace("\0", other): kept
+        world.home
+        / path.relative_to(world.home).as_posix().replace(one, "\0").replace(other, one).replace("\0", other): kept
         for path, kept in world.edited.items()
     }
 
@@ -406,7 +422,15 @@ WEIGHTS = {
     "edit labels": 2, "noise": 1.5, "edit in place": 1.5, "delete bags": 1.5, "add bag": 0.7, "swap work": 0.7, "copy": 0.5,
     "touch": 0.5, "remove": 1.5, "own file": 0.5,
 }  # fmt: skip
-COMMANDS = ("train", "train", "predict slides", "compare", "run", "heatmap", "view")  # of which the second action is one
+COMMANDS = (
+    "train",
+    "train",
+    "predict slides",
+    "compare",
+    "run",
+    "heatmap",
+    "view",
+)  # of which the second action is one
 
 
 def warm_up_words(home: Path, pool: Path) -> Iterator[list[str]]:

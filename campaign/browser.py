@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 MAX_AGE = re.compile(r"max-age=(\d+)")
-SHOWN = 3  # slides of the list, of which pictures are fetched
+SHOWN = 8  # slides of the list, of which pictures are fetched
 
 
 class Browser:
@@ -93,7 +93,7 @@ def look(address: str, browser: Browser) -> dict[str, bytes]:
 
 def pictures(page: dict[str, Any], place: int, about: dict[str, Any]) -> dict[str, str]:
     """The addresses of a slide's pictures and numbers, as static/api.js makes them."""
-    found = {f"pyramid, level {level}": f"dz/{place}/{level}/0_0.jpg" for level in (6, 8)}
+    found = {f"pyramid, level {level}": f"dz/{place}/{level}/0_0.jpg" for level in (8,)}
     if about["kinds"]:
         found["tile"] = f"api/slide/{place}/tile/1?model=0"
         found["scores"] = f"api/slide/{place}/scores?model=0&kind=attention"

@@ -191,7 +191,9 @@ class Fresh:
 
     def of(self, command: Command, home: Path) -> Ended:
         """How the command ends on the inputs as they are below `home` now, if nothing was ever done before."""
-        key = hashlib.sha256(repr((command, [tree_digest(home / name) for name in command.inputs])).encode()).hexdigest()
+        key = hashlib.sha256(
+            repr((command, [tree_digest(home / name) for name in command.inputs])).encode()
+        ).hexdigest()
         if key not in self.known:
             shutil.rmtree(self.home, ignore_errors=True)
             self.home.mkdir(parents=True)

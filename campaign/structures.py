@@ -138,7 +138,11 @@ def changed(page: Any, random: Random) -> tuple[Any, str]:
         parent[key] = Deep(random.choice(DEPTHS), random.random() < 0.5)
         return page, f"{name} nested {parent[key].depth} deep"
     elif how < 9:
-        parent[key] = [value] * (count := random.choice(COUNTS)) if not isinstance(value, list) else value * count_of(value, random)
+        parent[key] = (
+            [value] * (count := random.choice(COUNTS))
+            if not isinstance(value, list)
+            else value * count_of(value, random)
+        )
         return page, f"{name} repeated"
     elif how < 10 and isinstance(parent, dict):
         del parent[key]
@@ -237,7 +241,11 @@ def csv_file(good: bytes, random: Random) -> Made:
         rows[row] = ['"' + "a" * 3_000_000]
         words = "a quote that is not closed, of 3 MB"
     elif how == 8:
-        rows = [rows[0], *([f"{number}", *rows[1][1:]] for number in range(random.choice(COUNTS)))] if len(rows) > 1 else rows
+        rows = (
+            [rows[0], *([f"{number}", *rows[1][1:]] for number in range(random.choice(COUNTS)))]
+            if len(rows) > 1
+            else rows
+        )
         words = "as many names as rows"
     else:
         rows[row][0] = random.choice(TEXTS)
@@ -281,9 +289,13 @@ def xlsx_file(good: bytes, random: Random) -> Made:
         words = "entities in entities"
     head = '<?xml version="1.0"?>'
     if words.startswith("entities"):
-        head += '<!DOCTYPE a [<!ENTITY a "' + "x" * 100 + '">' + "".join(
-            f'<!ENTITY {chr(98 + n)} "{("&" + chr(97 + n) + ";") * 10}">' for n in range(8)
-        ) + "]>"
+        head += (
+            '<!DOCTYPE a [<!ENTITY a "'
+            + "x" * 100
+            + '">'
+            + "".join(f'<!ENTITY {chr(98 + n)} "{("&" + chr(97 + n) + ";") * 10}">' for n in range(8))
+            + "]>"
+        )
         cells += '<row r="2"><c r="A2" t="inlineStr"><is><t>&i;</t></is></c></row>'
     space = "http://schemas.openxmlformats.org"
     sheet = f'{head}<worksheet xmlns="{space}/spreadsheetml/2006/main"><sheetData>{cells}</sheetData></worksheet>'
@@ -296,7 +308,10 @@ def xlsx_file(good: bytes, random: Random) -> Made:
     main = "application/vnd.openxmlformats-officedocument.spreadsheetml"
     parts = {
         "[Content_Types].xml": f'<Types xmlns="{space}/package/2006/content-types"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" ContentType="application/xml"/><Override PartName="/xl/workbook.xml" ContentType="{main}.sheet.main+xml"/>'
-        + "".join(f'<Override PartName="/xl/worksheets/sheet{n}.xml" ContentType="{main}.worksheet+xml"/>' for n in range(1, sheets + 1))
+        + "".join(
+            f'<Override PartName="/xl/worksheets/sheet{n}.xml" ContentType="{main}.worksheet+xml"/>'
+            for n in range(1, sheets + 1)
+        )
         + "</Types>",
         "_rels/.rels": f'<Relationships xmlns="{space}/package/2006/relationships"><Relationship Id="r0" Type="{space}/officeDocument/2006/relationships/officeDocument" Target="xl/workbook.xml"/></Relationships>',
         "xl/workbook.xml": f'<workbook xmlns="{space}/spreadsheetml/2006/main" xmlns:r="{space}/officeDocument/2006/relationships"><sheets>{names}</sheets></workbook>',
@@ -332,10 +347,29 @@ def _with_sums(members: Sequence[tuple[str, bytes, int, int]]) -> bytes:
 def npy_file(good: bytes, random: Random) -> Made:
     """An array whose header says something else than the file has."""
     shape = random.choice(
-        ((3, 6), (0, 6), (10**9, 6), (2**62, 4), (2**31, 2**31), (-1, 6), (6,), (1,) * 32, (1,) * 70, (3, 0), (2**63, 2), ())
+        (
+            (3, 6),
+            (0, 6),
+            (10**9, 6),
+            (2**62, 4),
+            (2**31, 2**31),
+            (-1, 6),
+            (6,),
+            (1,) * 32,
+            (1,) * 70,
+            (3, 0),
+            (2**63, 2),
+            (),
+        )
     )
-    kind = random.choice(("<f4", "<f8", "<f2", "|O", "|b1", ">i8", "<U100000000", "|S0", "|V8", "<c16", "<M8[ns]", "f4,O"))
-    told = {"descr": kind if "," not in kind else [("a", "<f4"), ("b", "|O")], "fortran_order": random.random() < 0.4, "shape": shape}
+    kind = random.choice(
+        ("<f4", "<f8", "<f2", "|O", "|b1", ">i8", "<U100000000", "|S0", "|V8", "<c16", "<M8[ns]", "f4,O")
+    )
+    told = {
+        "descr": kind if "," not in kind else [("a", "<f4"), ("b", "|O")],
+        "fortran_order": random.random() < 0.4,
+        "shape": shape,
+    }
     head = repr(told)
     words = f"shape {shape}, type {kind}"
     if random.random() < 0.1:
@@ -369,7 +403,9 @@ def npz_file(good: bytes, random: Random) -> Made:
     if how == 2:
         count = random.choice((1000, 30_000))
         more = [(f"more{number}.npy", npy_of_one()) for number in range(count)]
-        return raw_zip([(other, content, len(content), 0) for other, content in members + more]), f"{count} members more"
+        return raw_zip(
+            [(other, content, len(content), 0) for other, content in members + more]
+        ), f"{count} members more"
     if how == 3:
         members.append(members[target])
         words = f"{name} twice"
@@ -377,7 +413,10 @@ def npz_file(good: bytes, random: Random) -> Made:
         members[target] = (name, good)
         words = f"an archive as {name}"
     elif how == 5:
-        members[target] = (random.choice(("../escaped.npy", "/escaped.npy", "a" * 60_000 + ".npy", ".npy")), members[target][1])
+        members[target] = (
+            random.choice(("../escaped.npy", "/escaped.npy", "a" * 60_000 + ".npy", ".npy")),
+            members[target][1],
+        )
         words = f"{name} is called {short(members[target][0])}"
     else:
         content, words = npy_file(b"", random)
@@ -411,12 +450,20 @@ def mat_file(good: bytes, random: Random) -> Made:
     head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM"
     if how == 0:
         size = random.choice(SIZES)
-        before = struct.pack("<II", 14, (size + 56) % 2**32) + _mat_header(6, (size // 8, 1), "X") + struct.pack("<II", 9, size % 2**32)
+        before = (
+            struct.pack("<II", 14, (size + 56) % 2**32)
+            + _mat_header(6, (size // 8, 1), "X")
+            + struct.pack("<II", 9, size % 2**32)
+        )
         packed = zlib_zeros(size, before)
         return head + struct.pack("<II", 15, len(packed)) + packed, f"X of {size} zeros"
     if how == 1:
         shape = random.choice(((2**31 - 1, 2**31 - 1), (2**30, 1), (-1, 5), (0, 0), (3, 2**31 - 1)))
-        body = _mat_header(random.choice((5, 6, 1, 2, 3, 4, 13, 15, 99)), shape, "X") + struct.pack("<II", 9, 24) + bytes(24)
+        body = (
+            _mat_header(random.choice((5, 6, 1, 2, 3, 4, 13, 15, 99)), shape, "X")
+            + struct.pack("<II", 9, 24)
+            + bytes(24)
+        )
         return head + struct.pack("<II", 14, len(body)) + body, f"X of shape {shape}"
     if how == 2:
         inside = _mat_header(6, (1, 1), "") + struct.pack("<IId", 9, 8, 1.0)
@@ -433,7 +480,9 @@ def mat_file(good: bytes, random: Random) -> Made:
     kind = random.choice(("<f8", "<f4", "<i8", "<c16", "?"))
     features: Any = np.zeros((4, 3), kind)
     if how == 3:
-        features = scipy.sparse.csc_matrix(([1.0], ([0], [0])), shape=(random.choice((10**6, 2**31 - 1)), random.choice((1000, 10**6))))
+        features = scipy.sparse.csc_matrix(
+            ([1.0], ([0], [0])), shape=(random.choice((10**6, 2**31 - 1)), random.choice((1000, 10**6)))
+        )
     values = {"X": features, "bag": np.array([1, 1, 2, random.choice((2, 0, 2**40, -1))]), "y": np.array([0, 1])}
     content = io.BytesIO()
     scipy.io.savemat(content, values, do_compression=random.random() < 0.5)
@@ -514,7 +563,12 @@ def _h5_bomb(file: Any, name: str, random: Random) -> str:
         plist.set_deflate(1)
     del file[name]
     made = h5py.h5d.create(
-        file.id, name.encode(), h5py.h5t.NATIVE_FLOAT, h5py.h5s.create_simple((rows, width)), _made_parents(plist)[0], _made_parents(plist)[1]
+        file.id,
+        name.encode(),
+        h5py.h5t.NATIVE_FLOAT,
+        h5py.h5s.create_simple((rows, width)),
+        _made_parents(plist)[0],
+        _made_parents(plist)[1],
     )
     packed = zlib_zeros(size)
     for _ in range(times - 1):
@@ -551,7 +605,25 @@ def _h5_type(file: Any, name: str, random: Random) -> str:
 
     shape = file[name].shape or (3,)
     kind: Any = random.choice(
-        ("f2", "f4", "f8", "i1", "u8", "i8", "?", "S10", "c16", "compound", "vlen", "text", "ref", "enum", "V8", "array", ">f4")
+        (
+            "f2",
+            "f4",
+            "f8",
+            "i1",
+            "u8",
+            "i8",
+            "?",
+            "S10",
+            "c16",
+            "compound",
+            "vlen",
+            "text",
+            "ref",
+            "enum",
+            "V8",
+            "array",
+            ">f4",
+        )
     )
     types = {
         "compound": np.dtype([("a", "f4"), ("b", "i8")]), "vlen": h5py.vlen_dtype("f4"), "text": h5py.string_dtype(),
@@ -565,7 +637,9 @@ def _h5_shape(file: Any, name: str, random: Random) -> str:
     """Another number of axes, rows or columns."""
     import numpy as np
 
-    shape = random.choice(((), (1,), (6,), (3, 6, 1), (1, 3, 6), (0,), (0, 6), (1, 1), (2, 10**6), (200_000, 2), (1,) * 8))
+    shape = random.choice(
+        ((), (1,), (6,), (3, 6, 1), (1, 3, 6), (0,), (0, 6), (1, 1), (2, 10**6), (200_000, 2), (1,) * 8)
+    )
     _replaced(file, name, data=np.ones(shape, file[name].dtype if file[name].dtype.kind in "fiu" else "f4"))
     return f"shape {shape}"
 
@@ -577,7 +651,9 @@ def _h5_values(file: Any, name: str, random: Random) -> str:
     values = np.array(file[name][()])
     if values.dtype.kind not in "fiu" or not values.size:
         return "as it was"
-    chosen = random.choice((float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 2**62, -(2**62), 2**31, -1, 0, 1e-300))
+    chosen = random.choice(
+        (float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 2**62, -(2**62), 2**31, -1, 0, 1e-300)
+    )
     kind = random.choice((values.dtype, np.dtype("f8"), np.dtype("i8")))
     with np.errstate(all="ignore"):
         values = values.astype(kind)
@@ -668,10 +744,20 @@ def _h5_chunks(file: Any, name: str, random: Random) -> str:
     if data.ndim == 0 or data.dtype.kind not in "fiu" or not data.size:
         return "as it was"
     chunks = tuple(random.choice((1, size, 2 * size + 1, 1000)) for size in data.shape)
-    how = random.choice(({"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True, "compression": 9}, {"fletcher32": True}, {"scaleoffset": 3}))
+    how = random.choice(
+        (
+            {"compression": "gzip"},
+            {"compression": "lzf"},
+            {"shuffle": True, "compression": 9},
+            {"fletcher32": True},
+            {"scaleoffset": 3},
+        )
+    )
     if "scaleoffset" in how and data.dtype == np.float16:
         how = {"shuffle": True}
-    _replaced(file, name, shape=data.shape, dtype=data.dtype, chunks=chunks, maxshape=(None,) * data.ndim, **how)[...] = data
+    _replaced(file, name, shape=data.shape, dtype=data.dtype, chunks=chunks, maxshape=(None,) * data.ndim, **how)[
+        ...
+    ] = data
     return f"chunks {chunks}, {how}"
 
 
@@ -718,7 +804,14 @@ def storage(kind: str = "FloatStorage", key: str = "0", numbers: int = 18, devic
 def tensor(store: bytes, size: Sequence[int], stride: Sequence[int], offset: int = 0) -> bytes:
     """A tensor with any size and stride over some numbers."""
     sides = [t(*map(i, size)), t(*map(i, stride))]
-    return call(g("torch._utils", "_rebuild_tensor_v2"), store, i(offset), *sides, b"\x89", call(g("collections", "OrderedDict")))
+    return call(
+        g("torch._utils", "_rebuild_tensor_v2"),
+        store,
+        i(offset),
+        *sides,
+        b"\x89",
+        call(g("collections", "OrderedDict")),
+    )
 
 
 def pt_file(good: bytes, random: Random) -> Made:
@@ -726,9 +819,22 @@ def pt_file(good: bytes, random: Random) -> Made:
     how = random.randrange(12)
     numbers = 18
     if how < 4:
-        size = random.choice(((3, 6), (10**9, 10), (2**40, 6), (2**31, 2**31), (0, 6), (3, 0), (-1, 6), (6,), (1,) * 40, (10**5, 10**5)))
+        size = random.choice(
+            ((3, 6), (10**9, 10), (2**40, 6), (2**31, 2**31), (0, 6), (3, 0), (-1, 6), (6,), (1,) * 40, (10**5, 10**5))
+        )
         stride = random.choice(((6, 1), (0, 0), (0, 1), (-6, 1), (1, 3), (2**62, 1), (1,) * len(size)))
-        kind = random.choice(("FloatStorage", "HalfStorage", "DoubleStorage", "BoolStorage", "BFloat16Storage", "QInt8Storage", "ComplexFloatStorage", "UntypedStorage"))
+        kind = random.choice(
+            (
+                "FloatStorage",
+                "HalfStorage",
+                "DoubleStorage",
+                "BoolStorage",
+                "BFloat16Storage",
+                "QInt8Storage",
+                "ComplexFloatStorage",
+                "UntypedStorage",
+            )
+        )
         device, offset = random.choice(("cpu", "cpu", "meta", "cuda:0", "x")), random.choice((0, 0, 5, -1, 2**62))
         numbers = random.choice((18, 18, 0, 10**12, -1))
         pickled = tensor(storage(kind, numbers=numbers, device=device), size, stride[: len(size)], offset)
@@ -764,12 +870,38 @@ def hostile_pickles(random: Random) -> dict[str, bytes]:
         hexed = call(g("_codecs", "encode"), call(g("_codecs", "encode"), hexed, s("latin1")), s("hex"))
         hexed = call(g("_codecs", "decode"), hexed, s("latin1")) if random.random() < 0.3 else hexed
     dtype = call(g("numpy", "dtype"), s("V8"), b"\x89", b"\x88")
-    state = t(i(3), s("|"), b"N", t(s("a")), b"}" + s("a") + t(call(g("numpy", "dtype"), s("O8"), b"\x89", b"\x88"), i(0)) + b"s", i(8), i(1), i(63))
+    state = t(
+        i(3),
+        s("|"),
+        b"N",
+        t(s("a")),
+        b"}" + s("a") + t(call(g("numpy", "dtype"), s("O8"), b"\x89", b"\x88"), i(0)) + b"s",
+        i(8),
+        i(1),
+        i(63),
+    )
     array = call(g("numpy.core.multiarray", "_reconstruct"), g("numpy", "ndarray"), t(i(0)), s("b"))
-    built = dtype + b"q\x05" + b"0" + array + t(i(1), t(i(1)), b"h\x05", b"\x89", b"U\x08@AAAA\0\0\0") + b"b" + b"h\x05" + state + b"b" + b"0"
+    built = (
+        dtype
+        + b"q\x05"
+        + b"0"
+        + array
+        + t(i(1), t(i(1)), b"h\x05", b"\x89", b"U\x08@AAAA\0\0\0")
+        + b"b"
+        + b"h\x05"
+        + state
+        + b"b"
+        + b"0"
+    )
     shapes = [t(i(size), i(10)), t(i(-1)), t(i(2**62), i(4)), t()]
     kinds = ["f8", "O", "V1000000000", "U100000000", "M8[ns]", "f4,O", "(1000000000,)f8"]
-    raw = t(i(1), random.choice(shapes), call(g("numpy", "dtype"), s(random.choice(kinds)), b"\x89", b"\x88"), b"\x89", b"C\x08AAAAAAAA")
+    raw = t(
+        i(1),
+        random.choice(shapes),
+        call(g("numpy", "dtype"), s(random.choice(kinds)), b"\x89", b"\x88"),
+        b"\x89",
+        b"C\x08AAAAAAAA",
+    )
     return {
         "os.system": call(g("posix", "system"), s("touch ran")),
         "eval": call(g("builtins", "eval"), s("open('ran', 'w')")),
@@ -840,7 +972,10 @@ def rings(random: Random) -> tuple[list[list[list[float]]], str]:
         return [[*ring, ring[0]]], f"a ring of {count} random points"
     if how == 1:
         outer = [[0.0, 0.0], [10_000.0, 0.0], [10_000.0, 10_000.0], [0.0, 10_000.0], [0.0, 0.0]]
-        holes = [_square(random.uniform(0, 9000), random.uniform(0, 9000), random.uniform(10, 3000)) for _ in range(count // 3)]
+        holes = [
+            _square(random.uniform(0, 9000), random.uniform(0, 9000), random.uniform(10, 3000))
+            for _ in range(count // 3)
+        ]
         return [outer, *holes], f"{count // 3} overlapping holes"
     if how == 2:
         value = random.choice((*BROKEN_NUMBERS, *WHOLE))
@@ -875,7 +1010,10 @@ def geojson_file(good: bytes, random: Random) -> Made:
     if random.random() < 0.15:
         depth = random.choice((10, 2000))
         text = '{"type":"GeometryCollection","geometries":[' * depth + json.dumps(geometry) + "]}" * depth
-        return b'{"type":"Feature","properties":{},"geometry":' + text.encode() + b"}", f"{words}, {depth} collections deep"
+        return (
+            b'{"type":"Feature","properties":{},"geometry":' + text.encode() + b"}",
+            f"{words}, {depth} collections deep",
+        )
     feature = {"type": "Feature", "properties": {"classification": {"name": "Tumor"}}, "geometry": geometry}
     count = random.choice((1, 1, 1, 5)) if len(json.dumps(made)) < 200_000 else 1
     return json.dumps({"type": "FeatureCollection", "features": [feature] * count}).encode(), words
@@ -886,7 +1024,10 @@ def asap_file(good: bytes, random: Random) -> Made:
     how = random.randrange(5)
     if how == 0:
         depth = random.choice((100, 5000, 100_000))
-        return b"<ASAP_Annotations>" + b"<Annotation>" * depth + b"</Annotation>" * depth + b"</ASAP_Annotations>", f"{depth} deep"
+        return (
+            b"<ASAP_Annotations>" + b"<Annotation>" * depth + b"</Annotation>" * depth + b"</ASAP_Annotations>",
+            f"{depth} deep",
+        )
     if how == 1:
         many = "".join(f'<!ENTITY {chr(98 + n)} "{("&" + chr(97 + n) + ";") * 10}">' for n in range(9))
         text = f'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "{"x" * 100}">{many}]><ASAP_Annotations>&j;</ASAP_Annotations>'
@@ -900,7 +1041,9 @@ def asap_file(good: bytes, random: Random) -> Made:
         corners = "".join(f'<Coordinate Order="{n}" X="{x}" Y="{y}"/>' for n, (x, y) in enumerate(ring))
         group = "Tumor" if number == 0 else random.choice(("Exclusion", "Tumor", "_2"))
         kind = random.choice(("Polygon", "Spline", "Rectangle", "Dot", "PointSet", ""))
-        texts.append(f'<Annotation Name="a{number}" Type="{kind}" PartOfGroup="{group}"><Coordinates>{corners}</Coordinates></Annotation>')
+        texts.append(
+            f'<Annotation Name="a{number}" Type="{kind}" PartOfGroup="{group}"><Coordinates>{corners}</Coordinates></Annotation>'
+        )
     return f"<ASAP_Annotations><Annotations>{''.join(texts)}</Annotations></ASAP_Annotations>".encode(), words
 
 
@@ -925,7 +1068,10 @@ def png_file(good: bytes, random: Random) -> Made:
         chunks.append((b"acTL", struct.pack(">II", 2**31 - 1, 0)))
         words += ", 2 billion frames"
     chunks += [(b"IDAT", zlib_zeros(size)), (b"IEND", b"")]
-    body = b"".join(struct.pack(">I", len(inside)) + kind + inside + struct.pack(">I", zlib.crc32(kind + inside)) for kind, inside in chunks)
+    body = b"".join(
+        struct.pack(">I", len(inside)) + kind + inside + struct.pack(">I", zlib.crc32(kind + inside))
+        for kind, inside in chunks
+    )
     return b"\x89PNG\r\n\x1a\n" + body, words
 
 
@@ -949,7 +1095,9 @@ def jpeg_file(good: bytes, random: Random) -> Made:
 TIFF_TYPES = {1: "B", 3: "H", 4: "I", 5: "II", 16: "Q"}
 
 
-def tiff(pages: Sequence[dict[int, tuple[int, Sequence[int]]]], data: bytes, following: Sequence[int], big: bool = False) -> bytes:
+def tiff(
+    pages: Sequence[dict[int, tuple[int, Sequence[int]]]], data: bytes, following: Sequence[int], big: bool = False
+) -> bytes:
     """A TIFF of pages by their tags; the data come first, at byte 16, and `following` has the page that each leads to."""
     head = struct.pack("<2sHHHQ", b"II", 43, 8, 0, 0) if big else struct.pack("<2sHI8x", b"II", 42, 0)
     content = bytearray(head + data)
@@ -960,7 +1108,10 @@ def tiff(pages: Sequence[dict[int, tuple[int, Sequence[int]]]], data: bytes, fol
         rows = []
         for tag in sorted(tags):
             kind, values = tags[tag]
-            packed = b"".join(struct.pack("<" + TIFF_TYPES[kind][0], value % 2 ** (8 * struct.calcsize(TIFF_TYPES[kind][0]))) for value in values)
+            packed = b"".join(
+                struct.pack("<" + TIFF_TYPES[kind][0], value % 2 ** (8 * struct.calcsize(TIFF_TYPES[kind][0])))
+                for value in values
+            )
             count = len(values) // len(TIFF_TYPES[kind])
             if len(packed) > inline:
                 rows.append(struct.pack(f"<HH{form}{form}", tag, kind, count, len(content)))
@@ -988,7 +1139,11 @@ def tiff_file(good: bytes, random: Random) -> Made:
     samples, bits = random.choice((1, 3, 3, 3, 4, 65_535)), random.choice((8, 8, 8, 16, 1, 64))
     compression = random.choice((1, 8, 8, 5, 7, 32773, 33003, 34712, 50000, 65535))
     inside = tile * tile * max(samples, 1)
-    pixels = bytes(min(inside, 2**16)) if compression == 1 else zlib_zeros(2**31 if inside > 2**30 else max(min(inside, 2**26), 1))
+    pixels = (
+        bytes(min(inside, 2**16))
+        if compression == 1
+        else zlib_zeros(2**31 if inside > 2**30 else max(min(inside, 2**26), 1))
+    )
     tiles = math.ceil(width / tile) * math.ceil(height / tile) if tile else 1
     count = min(tiles, 300_000)
     words = f"{width} x {height}, tiles of {tile}, {samples} samples of {bits} bits, compression {compression}"

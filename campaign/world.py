@@ -93,7 +93,9 @@ class World:
         self.log: list[str] = []
         self.outcomes: dict[str, Counter[str]] = {}
         self.last: dict[tuple[str, str], Command] = {}
-        self.edited: dict[Path, tuple[str, str]] = {}  # bags of the user's own making: digests of the bag and of its slide
+        self.edited: dict[
+            Path, tuple[str, str]
+        ] = {}  # bags of the user's own making: digests of the bag and of its slide
         self.own: dict[Path, bytes] = {}
         self.plan: tuple[str, str, int] | None = None  # bags, labels and epochs of the experiment
         self.commands, self.port = 0, free_port()
@@ -156,8 +158,12 @@ class World:
             self._found(f"stale{sort}", command, what)
         if not ended.code:
             if expected.code:
-                self._found("accepted", command, f"a fresh run is rejected: {expected.err.strip()[-200:]}")
-            elif absent := [name for name in expected.results if name not in ended.results and not _optional(command, name)]:
+                self._found(
+                    "accepted", command, f"a fresh run is rejected: {(expected.err + expected.out).strip()[-300:]}"
+                )
+            elif absent := [
+                name for name in expected.results if name not in ended.results and not _optional(command, name)
+            ]:
                 self._found("missing", command, f"{', '.join(absent[:3])}, which a fresh run gives")
         if len(self.findings) > count:
             return "found"
@@ -241,7 +247,7 @@ def _output(command: Command) -> str:
 
 def _sort(command: Command, name: str) -> str:
     """Pictures of a viewer are another matter than its numbers."""
-    return " picture" if command.verb == "view" and name.endswith((": tile", "6", "8")) else ""
+    return " picture" if command.verb == "view" and name.endswith((": tile", "level 8")) else ""
 
 
 def _optional(command: Command, name: str) -> bool:
