@@ -414,7 +414,8 @@ ACTIONS = {
     "predict slides": predict_slides, "compare": compare, "run": run, "heatmap": heatmap, "locate": locate, "atlas": atlas,
     "view": view, "paint": paint, "replace slide": replace_slide, "swap slide folders": swap_slide_folders,
     "edit labels": edit_labels, "noise": noise_bags, "edit in place": edit_bags_in_place, "delete bags": delete_bags,
-    "add bag": add_bag, "swap work": swap_work, "copy": copy_work, "touch": touch, "remove": remove_output, "own file": own_file,
+    "add bag": add_bag, "swap work": swap_work, "copy": copy_work, "touch": touch, "remove": remove_output,
+    "own file": own_file,
 }  # fmt: skip
 WEIGHTS = {
     "encode": 3, "tile": 0.7, "encode tiled": 1, "train": 3, "predict": 1, "predict slides": 2.5, "compare": 1.5, "run": 2,

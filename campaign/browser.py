@@ -37,13 +37,16 @@ class Browser:
         asked = parts.path + (f"?{parts.query}" if parts.query else "")
         connection = http.client.HTTPConnection(parts.netloc, timeout=20)
         try:
-            connection.request("GET", asked or "/", headers=self._headers(parts.path))
+            known = {"if-none-match": kept["etag"]} if kept and kept["etag"] else {}
+            connection.request("GET", asked or "/", headers=self._headers(parts.path) | known)
             answer = connection.getresponse()
             content = answer.read()
         finally:
             connection.close()
         for line in answer.headers.get_all("set-cookie") or ():
             self.cookies[line] = parts.netloc
+        if answer.status == 304 and kept:
+            return address, 200, bytes.fromhex(kept["content"])
         if answer.status in (301, 302, 303, 307, 308):
             return self.get(urljoin(address, answer.headers["location"]))
         self._keep(address, answer, content)
@@ -62,8 +65,10 @@ class Browser:
     def _keep(self, address: str, answer: http.client.HTTPResponse, content: bytes) -> None:
         said = (answer.headers.get("cache-control") or "").lower()
         age = MAX_AGE.search(said)
-        if answer.status == 200 and age and "no-store" not in said and "no-cache" not in said:
-            self.cached[address] = {"until": time.time() + int(age[1]), "content": content.hex()}
+        lasts = int(age[1]) if age and "no-cache" not in said else 0
+        tag = answer.headers.get("etag")
+        if answer.status == 200 and (lasts or tag) and "no-store" not in said:
+            self.cached[address] = {"until": time.time() + lasts, "etag": tag, "content": content.hex()}
 
 
 def look(address: str, browser: Browser) -> dict[str, bytes]:

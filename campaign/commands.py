@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 from browser import Browser, look
-from tiny import register_encoder
 from timeless import timeless
+from tiny import register_encoder
 
 SECONDS = 60  # for a command that takes one
 SHORT = 300  # bytes of a result that are kept as they are, to be shown; of longer ones the hash
@@ -69,6 +69,10 @@ def prepare() -> None:
     import scmil.study.scores
 
     torch.set_num_threads(1)  # a thread pool would not survive the fork
+    with contextlib.suppress(ImportError):
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)
     scmil.study.scores.DRAWS, scmil.heatmaps.maps.PANEL_PX = 20, 120
     register_encoder()
     _warm_up()
@@ -90,7 +94,6 @@ def _warm_up() -> None:
             with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), contextlib.suppress(SystemExit):
                 app(list(words), standalone_mode=False)
     with contextlib.suppress(ImportError):
-        import starlette.applications
         import uvicorn.protocols.http.h11_impl  # noqa: F401
 
 

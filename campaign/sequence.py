@@ -19,14 +19,10 @@ The result is `results/sequence.json`.
 
 from __future__ import annotations
 
-import os
-
-for _library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
-
 import argparse
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tempfile

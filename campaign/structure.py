@@ -23,10 +23,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
-
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -216,6 +216,7 @@ def viewer(folder: Path) -> None:
 def work(folder: Path) -> None:
     """A folder of scmil tile and encode."""
     import tiny
+
     from scmil.cohort import TileSettings, encode_slides, find_cohort, tile_slides
     from scmil.encoders import load_encoder
 
@@ -266,8 +267,9 @@ def read_pixels(folder: Path, file: Path) -> None:
 
 def read_outline(folder: Path, file: Path) -> None:
     """Read outlines as locate, heatmap and the viewer do."""
-    from scmil.slides.lesions import read_lesions, read_outlines
     from targets import read_annotation
+
+    from scmil.slides.lesions import read_lesions, read_outlines
 
     read_annotation(folder, file)
     read_outlines(file)
@@ -299,16 +301,19 @@ def read_library(folder: Path, file: Path) -> None:
 
     library = Library([folder / "sc"], folder / "slides")
     answers = Answers(library)
+    questions: list[Callable[[], object]] = [
+        lambda: answers.slide(0, 0),
+        lambda: answers.tile(0, 0, 0),
+        lambda: library.atom(0, 0),
+        lambda: library.code(0, 0, 0),
+        lambda: answers.atom_picture(0, 0, 0),
+        lambda: answers.atom_picture(0, 0, 1),
+    ]
     try:
         json.dumps(answers.slides(), allow_nan=False)
-        for ask in (
-            lambda: answers.slide(0, 0), lambda: answers.tile(0, 0, 0), lambda: library.atom(0, 0), lambda: library.code(0, 0, 0),
-            lambda: answers.atom_picture(0, 0, 0), lambda: answers.atom_picture(0, 0, 1),
-        ):  # fmt: skip
-            try:
+        for ask in questions:
+            with suppress(KeyError, IndexError, ValueError, ScmilError, OSError):  # an answer of 400, 404 or 422
                 ask()
-            except (KeyError, IndexError, ValueError, ScmilError, OSError):
-                pass  # an answer of 400, 404 or 422
     finally:
         answers.close()
 
@@ -316,6 +321,7 @@ def read_library(folder: Path, file: Path) -> None:
 def read_work(folder: Path, file: Path) -> None:
     """Take up the work of a folder: its slides, settings, tiles and bags."""
     import tiny
+
     from scmil.cohort import encode_slides, read_settings, read_sources, tile_slides
     from scmil.encoders import load_encoder
     from scmil.work import Ledger

@@ -6,6 +6,7 @@ gives a file and words that say what is odd about it. The same random numbers gi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -15,7 +16,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -30,8 +31,8 @@ BROKEN_NUMBERS = (
     0.0, -0.0, 1e-6, 1e-300, 5e-324, 0.5, 1e6, 1e18, 1e38, 1e39, 1e300, 1e308, float("inf"), float("-inf"), float("nan"),
 )  # fmt: skip
 TEXTS = (
-    "", " ", "x", "0", "-1", "nan", "inf", "1e999", "null", "../../escaped", "/etc/passwd", "a\0b", "\ud800", "\u202e", "=1+1",
-    "\n=1+1", "＝1+1", "A" * 100_000, "é" * 300, "timm:hf-hub:nobody/nothing", "\x1b[2J", "<script>", "cpu", "true",
+    "", " ", "x", "0", "-1", "nan", "inf", "1e999", "null", "../../escaped", "/etc/passwd", "a\0b", "\ud800", "\u202e",
+    "=1+1", "\n=1+1", "＝1+1", "A" * 100_000, "é" * 300, "timm:hf-hub:nobody/nothing", "\x1b[2J", "<script>", "cpu", "true",
 )  # fmt: skip
 SIZES = (2**20, 2**26, 2**30, 2**31)  # bytes of zeros: the two last are more than a reader may take
 COUNTS = (2, 10, 1000, 20_000)
@@ -60,7 +61,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 40 else text[:40] + "…"
 
 
-@lru_cache(maxsize=8)
+@cache
 def zeros(size: int) -> bytes:
     """So many zeros as a raw deflate stream."""
     packer = zlib.compressobj(9 if size < 2**27 else 1, zlib.DEFLATED, -15)
@@ -139,9 +140,7 @@ def changed(page: Any, random: Random) -> tuple[Any, str]:
         return page, f"{name} nested {parent[key].depth} deep"
     elif how < 9:
         parent[key] = (
-            [value] * (count := random.choice(COUNTS))
-            if not isinstance(value, list)
-            else value * count_of(value, random)
+            [value] * random.choice(COUNTS) if not isinstance(value, list) else value * count_of(value, random)
         )
         return page, f"{name} repeated"
     elif how < 10 and isinstance(parent, dict):
@@ -264,70 +263,75 @@ def svm_file(good: bytes, random: Random) -> Made:
 
 def xlsx_file(good: bytes, random: Random) -> Made:
     """A sheet with cells far away, many sheets, long cells, formulas, or a bomb."""
-    how = random.randrange(7)
-    cells = '<row r="1"><c r="A1" t="inlineStr"><is><t>slide_id</t></is></c><c r="B1" t="inlineStr"><is><t>label</t></is></c></row>'
+    head, cells, words = _xlsx_cells(random)
+    sheets, bomb = random.choice((1, 1, 1, 300)), words.endswith("of blanks")
+    space = "http://schemas.openxmlformats.org"
+    kinds = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    office = f"{space}/officeDocument/2006/relationships"
+    numbers = range(1, sheets + 1)
+    types = "".join(
+        f'<Override PartName="/xl/worksheets/sheet{n}.xml" ContentType="{kinds}.worksheet+xml"/>' for n in numbers
+    )
+    links = "".join(
+        f'<Relationship Id="r{n}" Type="{office}/worksheet" Target="worksheets/sheet{n}.xml"/>' for n in numbers
+    )
+    names = "".join(f'<sheet name="s{n}" sheetId="{n}" r:id="r{n}"/>' for n in numbers)
+    begin, end = f'<worksheet xmlns="{space}/spreadsheetml/2006/main"><sheetData>', "</sheetData></worksheet>"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{space}/package/2006/content-types"><Default Extension="rels" '
+        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" '
+        f'ContentType="application/xml"/><Override PartName="/xl/workbook.xml" ContentType="{kinds}.sheet.main+xml"/>'
+        f"{types}</Types>",
+        "_rels/.rels": f'<Relationships xmlns="{space}/package/2006/relationships"><Relationship Id="r0" '
+        f'Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{space}/spreadsheetml/2006/main" xmlns:r="{office}">'
+        f"<sheets>{names}</sheets></workbook>",
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{space}/package/2006/relationships">{links}</Relationships>',
+    }
+    packed = [(name, content.encode(), len(content), 0) for name, content in parts.items()]
+    for number in numbers:
+        inside = (head + begin + (cells if number == 1 else "") + end).encode()
+        packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+        content, size = packer.compress(inside) + packer.flush(), len(inside)
+        if bomb and number == 1:
+            content, size = zeros(2**31), 2**31
+        packed.append((f"xl/worksheets/sheet{number}.xml", content, size, 8))
+    return _with_sums(packed), f"{words}, {sheets} sheets"
+
+
+def _xlsx_cells(random: Random) -> tuple[str, str, str]:
+    """The beginning of a sheet, its rows, and what is odd about them."""
+    head, how = '<?xml version="1.0"?>', random.randrange(7)
+    cells = f'<row r="1">{_cell("A1", "slide_id")}{_cell("B1", "label")}</row>'
     if how == 0:
         far = random.choice(("XFD1048576", "A1048576", "XFD1", "ZZZZ99999999", "A0", "A-1"))
         number = "".join(filter(str.isdigit, far))
-        cells += f'<row r="{number}"><c r="{far}"><v>1</v></c></row>'
-        words = f"a cell at {far}"
-    elif how == 1:
-        cells += "".join(f'<row r="{n}"><c r="A{n}"><v>{n}</v></c></row>' for n in range(2, 1_000_000, 5000))
-        words = "cells every 5000 rows"
-    elif how == 2:
-        cells += f'<row r="2"><c r="A2" t="inlineStr"><is><t>{"A" * 5_000_000}</t></is></c></row>'
-        words = "a cell of 5 MB"
-    elif how == 3:
-        cells += '<row r="2"><c r="A2"><f>1+1</f></c><c r="B2" t="e"><v>#REF!</v></c></row>'
-        words = "a formula and an error"
-    elif how == 4:
-        words = "a sheet of gigabytes of blanks"
-    elif how == 5:
-        cells += f'<row r="2"><c r="A2"><v>{random.choice(WHOLE)}</v></c><c r="B2"><v>{random.choice(("NaN", "1e999", "-0"))}</v></c></row>'
-        words = "numbers at bounds"
-    else:
-        words = "entities in entities"
-    head = '<?xml version="1.0"?>'
-    if words.startswith("entities"):
-        head += (
-            '<!DOCTYPE a [<!ENTITY a "'
-            + "x" * 100
-            + '">'
-            + "".join(f'<!ENTITY {chr(98 + n)} "{("&" + chr(97 + n) + ";") * 10}">' for n in range(8))
-            + "]>"
-        )
-        cells += '<row r="2"><c r="A2" t="inlineStr"><is><t>&i;</t></is></c></row>'
-    space = "http://schemas.openxmlformats.org"
-    sheet = f'{head}<worksheet xmlns="{space}/spreadsheetml/2006/main"><sheetData>{cells}</sheetData></worksheet>'
-    sheets = random.choice((1, 1, 1, 300))
-    relations = "".join(
-        f'<Relationship Id="r{n}" Type="{space}/officeDocument/2006/relationships/worksheet" Target="worksheets/sheet{n}.xml"/>'
-        for n in range(1, sheets + 1)
-    )
-    names = "".join(f'<sheet name="s{n}" sheetId="{n}" r:id="r{n}"/>' for n in range(1, sheets + 1))
-    main = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-    parts = {
-        "[Content_Types].xml": f'<Types xmlns="{space}/package/2006/content-types"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Default Extension="xml" ContentType="application/xml"/><Override PartName="/xl/workbook.xml" ContentType="{main}.sheet.main+xml"/>'
-        + "".join(
-            f'<Override PartName="/xl/worksheets/sheet{n}.xml" ContentType="{main}.worksheet+xml"/>'
-            for n in range(1, sheets + 1)
-        )
-        + "</Types>",
-        "_rels/.rels": f'<Relationships xmlns="{space}/package/2006/relationships"><Relationship Id="r0" Type="{space}/officeDocument/2006/relationships/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-        "xl/workbook.xml": f'<workbook xmlns="{space}/spreadsheetml/2006/main" xmlns:r="{space}/officeDocument/2006/relationships"><sheets>{names}</sheets></workbook>',
-        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{space}/package/2006/relationships">{relations}</Relationships>',
-    }
-    packed = [(name, content.encode(), len(content), 0) for name, content in parts.items()]
-    empty = sheet.replace(cells, "")
-    for number in range(1, sheets + 1):
-        name = f"xl/worksheets/sheet{number}.xml"
-        if words.endswith("of blanks") and number == 1:
-            packed.append((name, zeros(2**31), 2**31, 8))
-        else:
-            inside = sheet if number == 1 else empty
-            packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-            packed.append((name, packer.compress(inside.encode()) + packer.flush(), len(inside.encode()), 8))
-    return _with_sums(packed), f"{words}, {sheets} sheets"
+        return head, f'{cells}<row r="{number}"><c r="{far}"><v>1</v></c></row>', f"a cell at {far}"
+    if how == 1:
+        rows = (f'<row r="{n}"><c r="A{n}"><v>{n}</v></c></row>' for n in range(2, 1_000_000, 5000))
+        return head, cells + "".join(rows), "cells every 5000 rows"
+    if how == 2:
+        return head, f'{cells}<row r="2">{_cell("A2", "A" * 5_000_000)}</row>', "a cell of 5 MB"
+    if how == 3:
+        odd = '<row r="2"><c r="A2"><f>1+1</f></c><c r="B2" t="e"><v>#REF!</v></c></row>'
+        return head, cells + odd, "a formula and an error"
+    if how == 4:
+        return head, cells, "a sheet of gigabytes of blanks"
+    if how == 5:
+        one, other = random.choice(WHOLE), random.choice(("NaN", "1e999", "-0"))
+        numbers = f'<row r="2"><c r="A2"><v>{one}</v></c><c r="B2"><v>{other}</v></c></row>'
+        return head, cells + numbers, f"numbers {one} and {other}"
+    return head + _entities(8), f'{cells}<row r="2">{_cell("A2", "&i;")}</row>', "entities in entities"
+
+
+def _cell(place: str, text: str) -> str:
+    return f'<c r="{place}" t="inlineStr"><is><t>{text}</t></is></c>'
+
+
+def _entities(levels: int) -> str:
+    """Texts of ten times the one before."""
+    each = (f'<!ENTITY {chr(98 + n)} "{("&" + chr(97 + n) + ";") * 10}">' for n in range(levels))
+    return f'<!DOCTYPE a [<!ENTITY a "{"x" * 100}">{"".join(each)}]>'
 
 
 def _with_sums(members: Sequence[tuple[str, bytes, int, int]]) -> bytes:
@@ -345,7 +349,9 @@ def _with_sums(members: Sequence[tuple[str, bytes, int, int]]) -> bytes:
 
 
 def npy_file(good: bytes, random: Random) -> Made:
-    """An array whose header says something else than the file has."""
+    """An array whose header says something else than the file has, or whose values are at bounds."""
+    if good and random.random() < 0.4:
+        return _npy_values(good, random)
     shape = random.choice(
         (
             (3, 6),
@@ -380,6 +386,22 @@ def npy_file(good: bytes, random: Random) -> Made:
     length = struct.pack("<H", len(head) % 65536) if version == 1 else struct.pack("<I", len(head))
     body = random.choice((bytes(72), bytes(144), b"", b"\xff" * 72, bytes(10**6)))
     return b"\x93NUMPY" + bytes([version, 0]) + length + head.encode() + body, words
+
+
+def _npy_values(good: bytes, random: Random) -> Made:
+    """A whole array of the same or another type, with a value at a bound."""
+    import numpy as np
+
+    values = np.load(io.BytesIO(good), allow_pickle=False)
+    kind, value = random.choice(("f2", "f4", "f8", "i8", "u1", "?", "c16", ">f4")), random.choice(BROKEN_NUMBERS)
+    with np.errstate(all="ignore"):
+        values = np.nan_to_num(values).astype(kind) if values.dtype.kind in "fiub" else np.zeros((3, 6), kind)
+        if values.size and values.dtype.kind in "fc":
+            values.flat[random.randrange(values.size)] = value
+    shape = random.choice((values.shape, values.shape[::-1], (1, *values.shape), (0, *values.shape[1:])))
+    made = np.asarray(np.resize(values, shape), order=random.choice("CF"))
+    np.save(content := io.BytesIO(), made)
+    return content.getvalue(), f"{value} as {kind}, shape {shape}"
 
 
 def npz_file(good: bytes, random: Random) -> Made:
@@ -419,7 +441,7 @@ def npz_file(good: bytes, random: Random) -> Made:
         )
         words = f"{name} is called {short(members[target][0])}"
     else:
-        content, words = npy_file(b"", random)
+        content, words = npy_file(members[target][1], random)
         members[target] = (name, content)
         words = f"{name}: {words}"
     return _stored(members), words
@@ -539,7 +561,7 @@ def h5_file(good: bytes, random: Random) -> Made:
 
 
 def _replaced(file: Any, name: str, **how: Any) -> Any:
-    old = file[name] if name in file else None
+    old = file.get(name)
     kept = dict(old.attrs) if old is not None else {}
     if old is not None:
         del file[name]
@@ -556,7 +578,7 @@ def _h5_bomb(file: Any, name: str, random: Random) -> str:
     times, size = random.choice((1, 2, 2, 3)), random.choice(SIZES)
     width = file[name].shape[-1] if name in file and file[name].shape else 4
     kept = dict(file[name].attrs)
-    rows = size // (4 * width)
+    rows = random.choice((size // (4 * width), size // (4 * width), 8))  # also far more than the data set says to have
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_chunk((rows, width))
     for _ in range(times):
@@ -576,7 +598,7 @@ def _h5_bomb(file: Any, name: str, random: Random) -> str:
     h5py.Dataset(made).id.write_direct_chunk((0, 0), packed)
     for key, value in kept.items():
         file[name].attrs[key] = value
-    return f"{size} zeros, packed {times} times"
+    return f"{size} zeros, packed {times} times, in {rows} rows"
 
 
 def _made_parents(plist: Any) -> tuple[Any, Any]:
@@ -701,16 +723,14 @@ def _h5_attribute(file: Any, name: str, random: Random) -> str:
     key = random.choice(known) if known else "name"
     value: Any = random.choice(
         (
-            *WHOLE[:20], *BROKEN_NUMBERS, "", "x", "A" * 60_000, b"\xff\xfe", np.zeros((3, 3)), np.array([1e300, float("nan")]),
+            *WHOLE[:20], *BROKEN_NUMBERS, "", "x", "A" * 60_000, b"\xff\xfe", np.zeros((3, 3)), np.array([1e300, np.nan]),
             np.zeros(0), h5py.Empty("f4"), np.array(["a", "b"], dtype=h5py.string_dtype()), True, '{"slide_mpp": "x"}',
             '{"slide_mpp": NaN, "side_level0": -1}', '{"side_level0": 1e308}', '{"side_level0": 0}', "[" * 5000, "[]", "null",
             '{"slide_size": [1e12, 1e12], "side_level0": 1e-9}', '{"encoder": {"a": []}, "mpp": [1]}',
         )
     )  # fmt: skip
-    try:
+    with contextlib.suppress(KeyError):
         del one.attrs[key]
-    except KeyError:
-        pass
     try:
         one.attrs[key] = value
     except (TypeError, ValueError, OverflowError, OSError, RuntimeError):
@@ -869,61 +889,54 @@ def hostile_pickles(random: Random) -> dict[str, bytes]:
     for _ in range(random.choice((3, 24))):
         hexed = call(g("_codecs", "encode"), call(g("_codecs", "encode"), hexed, s("latin1")), s("hex"))
         hexed = call(g("_codecs", "decode"), hexed, s("latin1")) if random.random() < 0.3 else hexed
-    dtype = call(g("numpy", "dtype"), s("V8"), b"\x89", b"\x88")
-    state = t(
-        i(3),
-        s("|"),
-        b"N",
-        t(s("a")),
-        b"}" + s("a") + t(call(g("numpy", "dtype"), s("O8"), b"\x89", b"\x88"), i(0)) + b"s",
-        i(8),
-        i(1),
-        i(63),
-    )
-    array = call(g("numpy.core.multiarray", "_reconstruct"), g("numpy", "ndarray"), t(i(0)), s("b"))
-    built = (
-        dtype
-        + b"q\x05"
-        + b"0"
-        + array
-        + t(i(1), t(i(1)), b"h\x05", b"\x89", b"U\x08@AAAA\0\0\0")
-        + b"b"
-        + b"h\x05"
-        + state
-        + b"b"
-        + b"0"
-    )
     shapes = [t(i(size), i(10)), t(i(-1)), t(i(2**62), i(4)), t()]
     kinds = ["f8", "O", "V1000000000", "U100000000", "M8[ns]", "f4,O", "(1000000000,)f8"]
-    raw = t(
-        i(1),
-        random.choice(shapes),
-        call(g("numpy", "dtype"), s(random.choice(kinds)), b"\x89", b"\x88"),
-        b"\x89",
-        b"C\x08AAAAAAAA",
-    )
+    kind, shape, pointer = random.choice(kinds), random.choice(shapes), b"C\x08AAAAAAAA"
+    numbers = ("numpy.core.multiarray", "numpy.core.numeric", "torch._utils")
+    notes, rows = call(g("collections", "OrderedDict")), tensor(storage(), (3, 6), (6, 1))
+    array = call(g(numbers[0], "_reconstruct"), g("numpy", "ndarray"), t(i(0)), s("b"))
+    fields = b"}" + s("a") + t(_dtype("O8"), i(0)) + b"s"
+    state = t(i(3), s("|"), b"N", t(s("a")), fields, i(8), i(1), i(63))
+    held = t(i(1), t(i(1)), b"h\x05", b"\x89", b"U\x08@AAAA\0\0\0")
+    places = tensor(storage("LongStorage"), (2, 1), (1, 1))
+    sparse = t(places, tensor(storage(), (1,), (1,)), t(i(2**31), i(2**31)))
+    scale = t(g("torch", "per_tensor_affine"), b"G" + struct.pack(">d", 0.1), i(0))
+    sides = (t(i(3), i(6)), t(i(6), i(1)))
+    codec = random.choice(("zip", "bz2", "rot13", "idna", "punycode"))
     return {
         "os.system": call(g("posix", "system"), s("touch ran")),
         "eval": call(g("builtins", "eval"), s("open('ran', 'w')")),
         "open": call(g("builtins", "open"), s("ran"), s("w")),
         "bytearray of gigabytes": call(g("builtins", "bytearray"), i(size)),
-        "an array called for": call(g("numpy", "ndarray"), random.choice(shapes), s(random.choice(kinds))),
-        "a type with another state": built,
-        "an array with another state": array + raw + b"b",
-        "a type of any kind": call(g("numpy", "dtype"), s(random.choice(kinds)), b"\x89", b"\x88"),
+        "an array called for": call(g("numpy", "ndarray"), shape, s(kind)),
+        "a type with another state": _dtype("V8") + b"q\x050" + array + held + b"bh\x05" + state + b"b0",
+        "an array with another state": array + t(i(1), shape, _dtype(kind), b"\x89", pointer) + b"b",
+        "a type of any kind": _dtype(kind),
         "hex of hex": hexed,
-        "codecs by name": call(g("_codecs", "encode"), s("a" * 1000), s(random.choice(("zip", "bz2", "rot13", "idna", "punycode")))),
-        "a number of numpy": call(g("numpy.core.multiarray", "scalar"), call(g("numpy", "dtype"), s("O8"), b"\x89", b"\x88"), b"C\x08AAAAAAAA"),
-        "frombuffer": call(g("numpy.core.numeric", "_frombuffer"), b"C\x08AAAAAAAA", call(g("numpy", "dtype"), s(random.choice(kinds)), b"\x89", b"\x88"), random.choice(shapes), s("C")),
-        "a sparse tensor": call(g("torch._utils", "_rebuild_sparse_tensor"), b"N", t(tensor(storage("LongStorage"), (2, 1), (1, 1)), tensor(storage(), (1,), (1,)), t(i(2**31), i(2**31)))),
-        "a quantised tensor": call(g("torch._utils", "_rebuild_qtensor"), storage("QInt8Storage"), i(0), t(i(3), i(6)), t(i(6), i(1)), t(g("torch", "per_tensor_affine"), b"G" + struct.pack(">d", 0.1), i(0)), b"\x89", call(g("collections", "OrderedDict"))),
-        "a meta tensor": call(g("torch._utils", "_rebuild_meta_tensor_no_storage"), g("torch", "float32"), t(i(size), i(size)), t(i(1), i(1)), b"\x89"),
-        "a parameter": call(g("torch._utils", "_rebuild_parameter"), tensor(storage(), (3, 6), (6, 1)), b"\x89", call(g("collections", "OrderedDict"))),
-        "an ordered dictionary with a state": call(g("collections", "OrderedDict")) + b"}" + s("__class__") + i(1) + b"s" + b"b",
+        "codecs by name": call(g("_codecs", "encode"), s("a" * 1000), s(codec)),
+        "a number of numpy": call(g(numbers[0], "scalar"), _dtype("O8"), pointer),
+        "frombuffer": call(g(numbers[1], "_frombuffer"), pointer, _dtype(kind), shape, s("C")),
+        "a sparse tensor": call(g(numbers[2], "_rebuild_sparse_tensor"), b"N", sparse),
+        "a quantised tensor": call(
+            g(numbers[2], "_rebuild_qtensor"), storage("QInt8Storage"), i(0), *sides, scale, b"\x89", notes
+        ),
+        "a meta tensor": call(
+            g(numbers[2], "_rebuild_meta_tensor_no_storage"),
+            g("torch", "float32"),
+            t(i(size), i(size)),
+            sides[1],
+            b"\x89",
+        ),
+        "a parameter": call(g(numbers[2], "_rebuild_parameter"), rows, b"\x89", notes),
+        "an ordered dictionary with a state": notes + b"}" + s("__class__") + i(1) + b"sb",
         "notes by the billion": b"N" + b"r" + struct.pack("<I", 2**31 - 1) + b"0N",
         "bytes that are announced": b"\x8e" + struct.pack("<Q", size),
         "frames that are announced": b"\x95" + struct.pack("<Q", size) + b"N",
-    }  # fmt: skip
+    }
+
+
+def _dtype(kind: str) -> bytes:
+    return call(g("numpy", "dtype"), s(kind), b"\x89", b"\x88")
 
 
 def _torch_saved(random: Random) -> Made:
@@ -1029,8 +1042,7 @@ def asap_file(good: bytes, random: Random) -> Made:
             f"{depth} deep",
         )
     if how == 1:
-        many = "".join(f'<!ENTITY {chr(98 + n)} "{("&" + chr(97 + n) + ";") * 10}">' for n in range(9))
-        text = f'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a "{"x" * 100}">{many}]><ASAP_Annotations>&j;</ASAP_Annotations>'
+        text = f'<?xml version="1.0"?>{_entities(9)}<ASAP_Annotations>&j;</ASAP_Annotations>'
         return text.encode(), "entities in entities"
     if how == 2:
         text = '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><ASAP_Annotations>&a;</ASAP_Annotations>'
@@ -1041,9 +1053,8 @@ def asap_file(good: bytes, random: Random) -> Made:
         corners = "".join(f'<Coordinate Order="{n}" X="{x}" Y="{y}"/>' for n, (x, y) in enumerate(ring))
         group = "Tumor" if number == 0 else random.choice(("Exclusion", "Tumor", "_2"))
         kind = random.choice(("Polygon", "Spline", "Rectangle", "Dot", "PointSet", ""))
-        texts.append(
-            f'<Annotation Name="a{number}" Type="{kind}" PartOfGroup="{group}"><Coordinates>{corners}</Coordinates></Annotation>'
-        )
+        about = f'Name="a{number}" Type="{kind}" PartOfGroup="{group}"'
+        texts.append(f"<Annotation {about}><Coordinates>{corners}</Coordinates></Annotation>")
     return f"<ASAP_Annotations><Annotations>{''.join(texts)}</Annotations></ASAP_Annotations>".encode(), words
 
 
@@ -1132,12 +1143,22 @@ def tiff(
 def tiff_file(good: bytes, random: Random) -> Made:
     """A TIFF with tags at bounds: sizes of picture and tiles, counts, compressions, offsets, pages that lead back."""
     big = random.random() < 0.2
-    width, height = (random.choice((0, 1, 64, 256, 20_000, 60_000, 2**31 - 1, 2**32 - 1)) for _ in range(2))
-    if random.random() < 0.5:
-        width = height = random.choice((64, 256, 5000, 20_000, 60_000))
-    tile = random.choice((0, 1, 16, 64, 256, 20_000, 60_000, 2**31))
-    samples, bits = random.choice((1, 3, 3, 3, 4, 65_535)), random.choice((8, 8, 8, 16, 1, 64))
-    compression = random.choice((1, 8, 8, 5, 7, 32773, 33003, 34712, 50000, 65535))
+    width = height = random.choice((64, 256, 5000, 20_000, 60_000))
+    tile, samples, bits, compression = random.choice((64, 256)), 3, 8, random.choice((1, 8))
+    for _ in range(random.choice((0, 1, 1, 2))):
+        what = random.randrange(6)
+        if what == 0:
+            width = random.choice((0, 1, 64, 60_000, 2**31 - 1, 2**32 - 1))
+        elif what == 1:
+            height = random.choice((0, 1, 64, 60_000, 2**31 - 1, 2**32 - 1))
+        elif what == 2:
+            tile = random.choice((0, 1, 16, 20_000, 60_000, 2**31))
+        elif what == 3:
+            samples = random.choice((1, 4, 65_535))
+        elif what == 4:
+            bits = random.choice((16, 1, 64))
+        else:
+            compression = random.choice((5, 7, 32773, 33003, 34712, 50000, 65535))
     inside = tile * tile * max(samples, 1)
     pixels = (
         bytes(min(inside, 2**16))
