@@ -21,10 +21,13 @@ benchmark: .venv/ready
 	failed=0; for part in sparse_coding cross_validation training huge_bag encode viewer scale; do \
 		$(BIN)/python benchmarks/$$part.py || failed=1; done; exit $$failed
 
-# An hour and a half: kills, damaged files, faults, a soak, a cluster; then docs/reliability.md from what was found.
+# Four hours: kills, sequences of actions, damaged files, odd structures, faults, a soak, a cluster; then docs/reliability.md.
 campaign: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[ray]"
-	failed=0; for part in "kill --kills 300" "fuzz --inputs 200000" faults "soak --minutes 60" ray_two_nodes; do \
+	failed=0; for part in "kill --kills 300" \
+		"kill --kills 300 --only replaced predict heatmap compare locate paint --out campaign/results/kill_paths.json" \
+		"sequence --sequences 500" "fuzz --inputs 200000" "structure --inputs 20000" \
+		faults "soak --minutes 60" ray_two_nodes; do \
 		set -- $$part; name=$$1; shift; $(BIN)/python campaign/$$name.py "$$@" || failed=1; done; \
 	$(BIN)/python campaign/page.py && exit $$failed
 

@@ -30,10 +30,10 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -41,11 +41,27 @@ from mutations import mutated
 from shared import RESULTS, say, write_result
 from targets import TARGETS, Target
 
-SECONDS, MEMORY = 10, 2 * 2**30
-SILENCE = 120  # seconds by the clock after which a library is taken to hang
 BROKEN = 77  # exit code of a child whose own code fails
 EXAMPLES = 3  # of each finding
 Outcome = tuple[str, str]  # ok, refused or a kind of finding; where and what
+
+
+class Limits(NamedTuple):
+    """What an input may take: seconds of work, bytes beside those at the start, seconds by the clock in a library."""
+
+    seconds: int = 10
+    memory: int = 2 * 2**30
+    silence: int = 120
+
+
+class Task(NamedTuple):
+    """All inputs of a kind: how a case of it is built, and the limits."""
+
+    name: str
+    seed: int
+    count: int
+    build: Callable[[str, Path], Case]
+    limits: Limits
 
 
 def main() -> int:
@@ -61,7 +77,13 @@ def main() -> int:
     prepare()
     if asked.case is not None:
         return show(asked.only[0], asked.seed, asked.case)
-    page = fuzz(asked.inputs, asked.seed, asked.only or list(TARGETS), asked.processes, asked.out)
+    shares = {name: TARGETS[name].share for name in asked.only or TARGETS}
+    page = fuzz(asked.inputs, asked.seed, shares, asked.processes, asked.out)
+    return told(page)
+
+
+def told(page: dict[str, Any]) -> int:
+    """Say what was found; the exit code."""
     say(f"{page['inputs']} inputs in {page['seconds']} s: {page['outcomes']}")
     for finding in page["findings"]:
         say(
@@ -77,17 +99,25 @@ def prepare() -> None:
     torch.set_num_threads(1)  # a thread pool would not survive the fork, and a child would wait for it for ever
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    for target in TARGETS.values():
+    for name in TARGETS:
         with tempfile.TemporaryDirectory() as home:
-            for file in (case := Case(target, Path(home))).good:
-                target.read(case.folder, file)
+            Case(name, Path(home)).check()
 
 
-def fuzz(inputs: int, seed: int, names: list[str], processes: int, out: Path) -> dict[str, Any]:
-    """Read so many mutated inputs, shared out over the kinds; what became of them, written after each kind."""
-    start, total = time.monotonic(), sum(TARGETS[name].share for name in names)
-    counts = {name: round(inputs * TARGETS[name].share / total) for name in names}
-    tasks = [(name, seed, counts[name]) for name in sorted(names, key=lambda name: -counts[name])]
+def fuzz(
+    inputs: int,
+    seed: int,
+    shares: Mapping[str, float],
+    processes: int,
+    out: Path,
+    build: Callable[[str, Path], Case] | None = None,
+    limits: Limits = Limits(),  # noqa: B008
+) -> dict[str, Any]:
+    """Read so many inputs, shared out over the kinds; what became of them, written after each kind."""
+    start, total, names = time.monotonic(), sum(shares.values()), list(shares)
+    counts = {name: round(inputs * shares[name] / total) for name in names}
+    order = sorted(names, key=lambda name: -counts[name])
+    tasks = [Task(name, seed, counts[name], build or Case, limits) for name in order]
     found: dict[str, list[tuple[str, str, int]]] = {}
     page: dict[str, Any] = {}
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
@@ -99,7 +129,7 @@ def fuzz(inputs: int, seed: int, names: list[str], processes: int, out: Path) ->
 
 
 def _page(found: dict[str, list[tuple[str, str, int]]], seed: int, seconds: int) -> dict[str, Any]:
-    outcomes = {name: dict(Counter(kind for kind, _, _ in found[name])) for name in TARGETS if name in found}
+    outcomes = {name: dict(Counter(kind for kind, _, _ in found[name])) for name in sorted(found)}
     return {
         "seed": seed, "inputs": sum(map(len, found.values())), "seconds": seconds,
         "outcomes": dict(sum((Counter(each) for each in outcomes.values()), Counter[str]())),
@@ -118,34 +148,34 @@ def _findings(found: dict[str, list[tuple[str, str, int]]]) -> Iterator[dict[str
 # ------------------------------------------------------------------------------------------------- one kind, many inputs
 
 
-def _guarded(task: tuple[str, int, int]) -> tuple[str, list[tuple[str, str, int]]]:
+def _guarded(task: Task) -> tuple[str, list[tuple[str, str, int]]]:
     """All inputs of a kind. They are read by a child process; if it dies or hangs, that is found, and another goes on."""
-    name, seed, count = task
+    name, count = task.name, task.count
     results: list[tuple[str, str, int]] = []
     home = Path(tempfile.mkdtemp(prefix=f"fuzz-{name}-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
         while len(results) < count:
-            results += _one_child(name, seed, len(results), count, home)
+            results += _one_child(task, len(results), home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     say(f"{name}: {dict(Counter(kind for kind, _, _ in results))}")
     return name, results
 
 
-def _one_child(name: str, seed: int, first: int, count: int, home: Path) -> list[tuple[str, str, int]]:
+def _one_child(task: Task, first: int, home: Path) -> list[tuple[str, str, int]]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         try:
-            _child(name, seed, first, count, home, writing)
+            _child(task, first, home, writing)
         except BaseException:
             traceback.print_exc()
         os._exit(BROKEN)
     os.close(writing)
     results, hung = [], False
     with os.fdopen(reading, "rb", buffering=0) as pipe:
-        for line in _lines(pipe):
+        for line in _lines(pipe, task.limits.silence):
             if line is None:  # no answer for too long: the alarm could not interrupt a library
                 os.kill(child, signal.SIGKILL)
                 hung = True
@@ -154,8 +184,8 @@ def _one_child(name: str, seed: int, first: int, count: int, home: Path) -> list
             results.append((kind, what, first + len(results)))
     _, status = os.waitpid(child, 0)
     if status >> 8 == BROKEN:
-        raise RuntimeError(f"the fuzzer itself is broken at {name}: see above")
-    if first + len(results) < count:
+        raise RuntimeError(f"the fuzzer itself is broken at {task.name}: see above")
+    if first + len(results) < task.count:
         died = f"signal {signal.Signals(status & 127).name}" if status & 127 else f"exit {status >> 8}"
         results.append(
             ("hang", "in a library", len(results) + first) if hung else ("crash", died, len(results) + first)
@@ -163,12 +193,12 @@ def _one_child(name: str, seed: int, first: int, count: int, home: Path) -> list
     return results
 
 
-def _lines(pipe: Any) -> Iterator[bytes | None]:
+def _lines(pipe: Any, silence: float) -> Iterator[bytes | None]:
     import select
 
     kept = b""
     while True:
-        if not select.select([pipe], [], [], SILENCE)[0]:
+        if not select.select([pipe], [], [], silence)[0]:
             yield None
         content = pipe.read(65536)
         if not content:
@@ -177,25 +207,26 @@ def _lines(pipe: Any) -> Iterator[bytes | None]:
         yield from whole
 
 
-def _child(name: str, seed: int, first: int, count: int, home: Path, writing: int) -> None:
+def _child(task: Task, first: int, home: Path, writing: int) -> None:
     """Read inputs until they are all read; one line for each goes back."""
     os.environ["SCMIL_CACHE"] = str(home)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    limit_memory()
+    limit_memory(task.limits.memory)
     signal.signal(signal.SIGPROF, _too_slow)  # seconds of work: others may be busy on this machine, too
     folder = home / f"from-{first}"
     with os.fdopen(writing, "w", buffering=1) as pipe:
         folder.mkdir()
-        case = Case(TARGETS[name], folder)
-        for number in range(first, count):
-            pipe.write(json.dumps(case.outcome(Random(f"{seed} {name} {number}"))) + "\n")
+        case = task.build(task.name, folder)
+        for number in range(first, task.count):
+            random = Random(f"{task.seed} {task.name} {number}")
+            pipe.write(json.dumps(case.outcome(random, task.limits.seconds)) + "\n")
     os._exit(0)
 
 
-def limit_memory() -> None:
+def limit_memory(more: int) -> None:
     """So much more than what is in use now, and no more."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
 
 
 def _too_slow(*_: object) -> None:
@@ -209,26 +240,38 @@ class TooSlow(BaseException):
 class Case:
     """A good folder, of which one file at a time is changed and put right again."""
 
-    def __init__(self, target: Target, folder: Path) -> None:
-        target.build(folder)
-        self.target, self.folder = target, folder
-        self.good = {path: path.read_bytes() for path in sorted(folder.glob(target.files)) if path.is_file()}
+    targets: Mapping[str, Target] = TARGETS
 
-    def outcome(self, random: Random) -> Outcome:
-        """What becomes of one changed file."""
+    def __init__(self, name: str, folder: Path) -> None:
+        self.target, self.folder = self.targets[name], folder
+        self.target.build(folder)
+        self.good = {path: path.read_bytes() for path in sorted(folder.glob(self.target.files)) if path.is_file()}
+
+    def check(self) -> None:
+        """Read the good files: they are good."""
+        for file in self.good:
+            self.target.read(self.folder, file)
+
+    def make(self, random: Random) -> tuple[Path, bytes, str]:
+        """A file, what it is to be, and what is odd about it."""
         file = random.choice(list(self.good))
         like = [content for path, content in self.good.items() if path.suffix == file.suffix]
-        file.write_bytes(mutated(like, random))
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        return file, mutated(like, random), ""
+
+    def outcome(self, random: Random, seconds: float) -> Outcome:
+        """What becomes of one changed file."""
+        file, content, _ = self.make(random)
+        file.write_bytes(content)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             self.target.read(self.folder, file)
         except BaseException as error:
             return judged(error, file, self.folder)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
-            for path, content in self.good.items():
+            for path, good in self.good.items():
                 if path == file or path.name == "model.json":
-                    path.write_bytes(content)
+                    path.write_bytes(good)
         return "ok", ""
 
 
@@ -239,8 +282,8 @@ def judged(error: BaseException, file: Path, folder: Path) -> Outcome:
     where = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "/scmil/" in f.filename), None)
     place = f"{Path(where.filename).name}:{where.name}" if where else "?"
     if isinstance(error, TooSlow):
-        return "hang", f"over {SECONDS} s in {place}"
-    if any(isinstance(cause, MemoryError) for cause in _chain(error)):
+        return "hang", f"too long in {place}"
+    if any(isinstance(cause, MemoryError) or "allocate memory" in str(cause) for cause in _chain(error)):
         return "memory", place
     if not isinstance(error, ScmilError):
         return "error", f"{type(error).__name__} in {place}"
@@ -254,16 +297,16 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def show(name: str, seed: int, number: int) -> int:
+def show(
+    name: str, seed: int, number: int, build: Callable[[str, Path], Case] | None = None, limits: Limits | None = None
+) -> int:
     """Do one input again, here, with what it raises."""
     faulthandler.enable()
-    home = Path(tempfile.mkdtemp(prefix="fuzz-"))
-    random, case = Random(f"{seed} {name} {number}"), Case(TARGETS[name], home)
-    file = random.choice(list(case.good))
-    like = [content for path, content in case.good.items() if path.suffix == file.suffix]
-    file.write_bytes(mutated(like, random))
-    say(f"{file}, kept for you to look at")
-    limit_memory()
+    case = (build or Case)(name, Path(tempfile.mkdtemp(prefix="fuzz-")))
+    file, content, words = case.make(Random(f"{seed} {name} {number}"))
+    file.write_bytes(content)
+    say(f"{file}, kept for you to look at ({len(content)} bytes{f', {words}' if words else ''})")
+    limit_memory((limits or Limits()).memory)
     case.target.read(case.folder, file)
     return 0
 

@@ -7,7 +7,10 @@ imported already, so that the kills are spent on our code, and every tenth is a 
 After every kill:    every file under a final name is whole, and what was finished before is still the same file.
 After every ending:  the folder is that of a run that was never stopped, byte for byte, apart from what is measured.
 
-The result is `results/kill.json`.
+Some commands begin in a folder that is not empty, named by `--only`: `replaced` encodes a folder in which slides were
+replaced and half of the bags are there, `predict` goes from slides by way of `--work`, `heatmap` and `locate` score and
+draw, `paint` and `compare` are as users give them. A command that an unbroken run rejects has to be rejected in the same
+way after a kill. The result is `results/kill.json`, or what `--out` says.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -52,6 +56,8 @@ embed = [16]
 "model.sparse_coding" = [false, {{ atoms = 16, layers = 2 }}]
 """
 SHARES = {"encode": 0.3, "train": 0.3, "run": 0.25, "demo": 0.15}  # of the kills
+PATHS = {"replaced": 0.25, "predict": 0.2, "heatmap": 0.2, "compare": 0.15, "locate": 0.1, "paint": 0.1}  # of results
+COHORT = 8  # slides of those who need a model
 FRESH_EVERY = 10
 UNITS = re.compile(
     r".*(/bags/.*\.h5|/tiles/.*\.h5|/slides/.*\.svs|/cells/.*/result\.json|/study\.json)"
@@ -64,8 +70,11 @@ class Verb:
 
     name: str
     words: list[str]
+    template: Path | None = None  # what the folder has at the beginning
+    changing: Sequence[str] = ()  # slides whose files there are old, and may be made again
     expected: dict[str, bytes] = field(default_factory=dict)
     seconds: float = 0.0
+    status: int = 0
 
 
 def main() -> int:
@@ -73,15 +82,16 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--kills", type=int, default=300)
     options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--only", choices=SHARES, nargs="+", default=list(SHARES))
+    options.add_argument("--only", choices=SHARES | PATHS, nargs="+", default=list(SHARES))
     options.add_argument("--out", type=Path, default=RESULTS / "kill.json")
     asked = options.parse_args()
     prepare()
     page: dict[str, Any] = {"seed": asked.seed, "kills": 0, "endings": 0, "problems": [], "by_verb": {}}
-    start, total = time.monotonic(), sum(SHARES[name] for name in asked.only)
+    shares = SHARES | PATHS
+    start, total = time.monotonic(), sum(shares[name] for name in asked.only)
     with tempfile.TemporaryDirectory(prefix="kill") as home:
         for verb in verbs(Path(home), asked.seed, asked.only):
-            found = campaign(verb, Path(home), round(asked.kills * SHARES[verb.name] / total), asked.seed)
+            found = campaign(verb, Path(home), round(asked.kills * shares[verb.name] / total), asked.seed)
             page["by_verb"][verb.name] = found
             page |= {key: page[key] + found[key] for key in ("kills", "endings", "problems")}
             write_result(asked.out, page | {"minutes": round((time.monotonic() - start) / 60, 1)})
@@ -108,7 +118,7 @@ def prepare() -> None:
 
 
 def verbs(home: Path, seed: int, names: list[str]) -> list[Verb]:
-    """The four commands on tiny data; all write to `home/out`."""
+    """The commands on tiny data; all write to `home/out`."""
     out, plan = str(home / "out"), home / "tiny.toml"
     slides, (bags, labels) = home / "slides", write_bags(home / "bags", seed)
     if "encode" in names:
@@ -121,7 +131,63 @@ def verbs(home: Path, seed: int, names: list[str]) -> list[Verb]:
         "run": ["run", str(plan), "--out", out, "--jobs", "1"],
         "demo": ["demo", "--slides", "8", "--folds", "2", "--repeats", "1", "--out", out, "--jobs", "1"],
     }
-    return [Verb(name, words[name]) for name in names]
+    return [path_verb(name, home, seed) if name in PATHS else Verb(name, words[name]) for name in names]
+
+
+def path_verb(name: str, home: Path, seed: int) -> Verb:
+    """A command that begins with slides, bags and a model that are there already; these are made once."""
+    cohort, model = home / "cohort", home / "begin" / "model"
+    slides, work = cohort / "slides", cohort / "work"
+    bags, labels, out = work / "bags" / "resnet18, random weights of seed 0", slides / "labels.csv", home / "out"
+    encode = ["encode", str(slides), "--encoder", "resnet18", "--random", "0", "--out"]
+    if not cohort.exists():
+        paint_cohort(slides, COHORT, SIDE_PX, seed)
+        bags = _made([*encode, str(work)], bags)
+        parts = ["--valid", "0.25", "--test", "0.25"]
+        _made(["train", str(bags), str(labels), "--out", str(model), "--epochs", "2", *parts], model)
+    bags = next((work / "bags").iterdir())
+    own = str(out / "model")
+    words = {
+        "predict": ["predict", str(model), str(slides), "--work", str(out / "kept"), "--out", str(out / "predictions.csv")],
+        "heatmap": ["heatmap", own, str(bags), "--slides", str(slides)],
+        "locate": ["locate", own, str(bags), "--annotations", str(slides), "--part", "all", "--out", str(out / "located")],
+        "paint": ["paint", "--out", str(out / "slides"), "--slides", "6", "--side", "1000"],
+        "compare": ["compare", str(bags), str(labels), "--aggregator", "mean,abmil", "--folds", "2", "--repeats", "1",
+                    "--epochs", "3", "--jobs", "1", "--out", str(out)],
+    }  # fmt: skip
+    if name in ("heatmap", "locate"):
+        return Verb(name, words[name], template=home / "begin")
+    if name == "replaced":
+        return _replaced(home, encode, slides, work, seed)
+    return Verb(name, words[name])
+
+
+def _made(words: list[str], folder: Path) -> Path:
+    """Run a command that has to succeed."""
+    if status := attempt(Verb(words[0], words), None, fresh=False):
+        raise RuntimeError(f"scmil {' '.join(words)} ends with {status}")
+    return folder
+
+
+def _replaced(home: Path, encode: list[str], slides: Path, work: Path, seed: int) -> Verb:
+    """A work folder with half of its bags, and slides of which two are no longer those that were encoded."""
+    template, mixed = home / "half", home / "mixed"
+    shutil.copytree(slides, mixed)
+    shutil.copytree(work, template)
+    table = template / "slides.csv"
+    table.write_text(table.read_text().replace(str(slides), str(mixed)))
+    names = sorted(path.stem for path in mixed.glob("*.svs"))
+    shutil.copyfile(mixed / f"{names[2]}.svs", mixed / f"{names[0]}.svs")
+    shutil.copyfile(mixed / f"{names[3]}.svs", mixed / f"{names[-1]}.svs")
+    for name in names[COHORT // 2 :]:
+        for path in [
+            *template.glob(f"bags/*/{name}.h5"),
+            *template.glob(f"tiles/{name}.*"),
+            *template.glob(f"tissue/{name}.*"),
+        ]:
+            path.unlink()
+    words = [str(mixed) if word == str(slides) else word for word in encode] + [str(home / "out")]
+    return Verb("replaced", words, template, changing=(names[0], names[-1]))
 
 
 def write_bags(folder: Path, seed: int) -> tuple[Path, Path]:
@@ -161,32 +227,37 @@ def write_bags(folder: Path, seed: int) -> tuple[Path, Path]:
 def campaign(verb: Verb, home: Path, kills: int, seed: int) -> dict[str, Any]:
     """Learn what an unbroken run leaves, then kill until it was often enough and the last run has ended."""
     out, random = home / "out", Random(f"{seed} {verb.name}")
+    _begin(verb, out)
     for _ in range(2):  # the first warms the disk's cache; two that differ by more than times would be a finding, too
         begun = time.monotonic()
         status = attempt(verb, None, fresh=False)
         verb.seconds, before = time.monotonic() - begun, verb.expected
-        verb.expected = content_of(out)
-        shutil.rmtree(out)
-    problems = [f"{verb.name} ends with {status}"] * (status != 0)
+        verb.expected, verb.status = content_of(out), status
+        _begin(verb, out)
+    rejected = verb.name == "replaced" and verb.status == 1  # by name, in failures.csv
+    problems = [f"{verb.name} ends with {verb.status}"] * (verb.status != 0 and not rejected)
     problems += [f"{verb.name}: unbroken runs differ: {line}" for line in differences(before, verb.expected)]
     done, endings, moments, busy = 0, 0, list[float](), False
     while done < kills or busy:
         fresh = len(moments) % FRESH_EVERY == FRESH_EVERY - 1 and verb.name != "demo"
         moment = random.uniform(0, 1)
         life = verb.seconds + 3.0 * fresh  # a fresh interpreter imports first
-        kept = units(out)
+        kept = units(out, verb.changing)
         status = attempt(verb, moment * life if done < kills else None, fresh)
         moments.append(round(moment, 3))
         if status == -signal.SIGKILL:
             done, busy = done + 1, True
-            problems += [f"{verb.name}, kill {done}: {line}" for line in [*what_is_wrong(out), *lost(kept, units(out))]]
+            problems += [
+                f"{verb.name}, kill {done}: {line}"
+                for line in [*what_is_wrong(out), *lost(kept, units(out, verb.changing))]
+            ]
         else:
             endings, busy = endings + 1, False
-            problems += [f"{verb.name} ends with {status}"] * (status != 0)
-            problems += [f"{verb.name}, ending {endings}: {line}" for line in lost(kept, units(out))]
+            problems += [f"{verb.name} ends with {status}, unbroken with {verb.status}"] * (status != verb.status)
+            problems += [f"{verb.name}, ending {endings}: {line}" for line in lost(kept, units(out, verb.changing))]
             found = differences(verb.expected, content_of(out))
             problems += [f"{verb.name}, ending {endings}: {line}" for line in found]
-            shutil.rmtree(out)
+            _begin(verb, out)
         say(f"{verb.name}: {done} kills, {endings} endings, {len(problems)} problems" + "".join(problems[-1:]))
         if len(problems) > 20:
             break
@@ -194,6 +265,13 @@ def campaign(verb: Verb, home: Path, kills: int, seed: int) -> dict[str, Any]:
         "kills": done, "endings": endings, "problems": problems, "files": len(verb.expected),
         "seconds_unbroken": round(verb.seconds, 1), "command": " ".join(["scmil", *verb.words]).replace(str(home), "TINY"),
     }  # fmt: skip
+
+
+def _begin(verb: Verb, out: Path) -> None:
+    """Put the folder back as it is at the beginning."""
+    shutil.rmtree(out, ignore_errors=True)
+    if verb.template:
+        shutil.copytree(verb.template, out)
 
 
 def attempt(verb: Verb, kill_after: float | None, fresh: bool) -> int:
@@ -260,10 +338,15 @@ def differences(expected: dict[str, bytes], met: dict[str, bytes]) -> list[str]:
     return found + [f"{name} differs" for name in both if timeless(name, expected[name]) != timeless(name, met[name])]
 
 
-def units(out: Path) -> dict[str, Any]:
-    """What is finished: the identity of each file that is a unit of work, and the epoch that a training has reached."""
+def units(out: Path, changing: Sequence[str] = ()) -> dict[str, Any]:
+    """What is finished: the identity of each file that is a unit of work, and the epoch that a training has reached.
+
+    Files of slides that are `changing` may be made again.
+    """
     found: dict[str, Any] = {}
     for path in out.rglob("*") if out.is_dir() else ():
+        if path.stem in changing:
+            continue
         if UNITS.fullmatch(str(path)) and not path.name.startswith("."):
             found[str(path)] = path.stat().st_ino
         elif path.name == "checkpoint.safetensors":

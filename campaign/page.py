@@ -103,6 +103,26 @@ def fuzz(found: Found) -> str:
     return table(["kind of file", "inputs", "read", "refused by name", *harm], [*rows, ["**all**", *total]]) + words
 
 
+def structure(found: Found) -> str:
+    """What became of the inputs of odd structure."""
+    return fuzz(found).replace("2 GiB", "1.5 GiB")
+
+
+def sequence(found: Found) -> str:
+    """What became of the commands of the sequences."""
+    rows = [
+        [f"`{name}`", sum(one.values()), one.get("equal", 0), one.get("rejected", 0), one.get("found", 0)]
+        for name, one in found["by_command"].items()
+    ]
+    said = found["outcomes"]
+    total = [f"**{found['commands']}**", said.get("equal", 0), said.get("rejected", 0), f"**{said.get('found', 0)}**"]
+    words = f"{found['sequences']} sequences of {found['actions'] // max(found['sequences'], 1)} actions"
+    words += f" in {found['seconds'] / 60:.0f} minutes.\n\n"
+    header = ["command", "times", "equal to a fresh run", "rejected with a message", "findings"]
+    findings = "".join(f"\n- {one['count']} x {one['kind']}: {one['what'][:200]}" for one in found["findings"])
+    return words + table(header, [*rows, ["**all**", *total]]) + ("\n" + findings if findings else "")
+
+
 def faults(found: Found) -> str:
     """What became of the faults."""
     rows = [[one["fault"], one["outcome"], " ".join(one["words"].split())] for one in found["faults"]]
@@ -134,7 +154,7 @@ def ray(found: Found) -> str:
     return table(["", ""], rows)
 
 
-SCRIPTS = {"ray": "ray_two_nodes"}
+SCRIPTS = {"ray": "ray_two_nodes", "kill_paths": "kill"}
 KILLED = """\
 Each command is started on tiny data, killed with SIGKILL at a random moment of its life, and started again with the same
 words until it ends. After every kill all files under final names are opened and read whole, and what was finished before
@@ -158,6 +178,24 @@ in `tests/e2e/test_hostile.py`:
 - a TIFF whose pages lead back to one of them, which tifffile follows for ever; a chunk of a PNG that claims two gigabytes;
   a label of billions, for which as many classes were made; tiles that no memory holds, over which OpenSlide ends the
   process."""
+PATHS_KILLED = """\
+The same for commands that begin with results that are there: `replaced` encodes a folder in which two slides were replaced
+and half of the bags are made, `predict` goes from slides by way of `--work`, `heatmap` and `locate` score and draw. A
+command that an unbroken run rejects has to be rejected in the same way after a kill."""
+STRUCTURED = """\
+Files of every format, written by generators that know it: HDF5 with filters twice, types, links, chunks and attributes at
+bounds; tensors with any stride, size and device; pickles that ask for names; headers of NumPy and safetensors that say
+something else than the file has; MATLAB, Excel, CSV, TOML and JSON with numbers at bounds, many of everything and nested
+deep; rings of thousands of random points and holes that overlap; TIFF, PNG and JPEG with sizes, tags and pages at bounds.
+Each is read in a process that may take 1.5 GiB and ten seconds, and that may write no file. It has to be read, or be
+rejected with an error of scmil that names it."""
+SEQUENCED = """\
+Random sequences of what users do in one folder: encode, replace a slide by another of the same name (also of the same size,
+with the old time), swap folders, edit labels, replace bags by noise, delete and add bags, train, predict, compare, run, draw
+heatmaps, start the viewer on another folder with the same port and a browser that keeps what it may. After each command,
+and for the last command of each kind once more at the end, every number and every pixel is compared with the same command on
+a copy of its inputs in a new folder. It has to be equal, or the command has to be rejected with a message. No file of the
+user may be changed."""
 FAULTY = """\
 Each fault is made for real where the machine allows it: a full disk is a small tmpfs, a read-only folder one that is
 mounted so. It has to end in words or in no error, and when it is gone, the same command has to finish the work."""
@@ -169,7 +207,10 @@ CLUSTER = (
 )
 SECTIONS: dict[str, tuple[str, str, Any]] = {
     "kill": ("Killed", KILLED, kill),
+    "kill_paths": ("Killed on the way to results", PATHS_KILLED, kill),
+    "sequence": ("Sequences of actions", SEQUENCED, sequence),
     "fuzz": ("Fuzzed", FUZZED, fuzz),
+    "structure": ("Odd structures", STRUCTURED, structure),
     "faults": ("Disks, clocks, other processes", FAULTY, faults),
     "soak": ("An hour in one process", SOAKED, soak),
     "ray": ("A cluster that loses a node", CLUSTER, ray),

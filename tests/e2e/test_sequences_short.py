@@ -1,0 +1,54 @@
+"""Every result is that of the data as they are now: the campaign's sequences of actions, a few of them."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAMPAIGN = Path(__file__).parents[2] / "campaign"
+sys.path.insert(0, str(CAMPAIGN))
+
+import browser  # noqa: E402
+import sequence  # noqa: E402
+
+
+def test_every_number_and_picture_is_that_of_a_fresh_run_or_the_command_is_rejected(tmp_path: Path) -> None:
+    for package in ("openslide", "tifffile", "sklearn", "starlette", "uvicorn"):
+        pytest.importorskip(package)
+    out = tmp_path / "sequence.json"
+    words = ["--sequences", "3", "--seed", "1", "--processes", "1", "--shorten", "0", "--out", out]
+    done = subprocess.run([sys.executable, CAMPAIGN / "sequence.py", *words], capture_output=True, text=True)
+    page = json.loads(out.read_text())
+    assert page["findings"] == [], done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert page["sequences"] == 3
+    assert page["outcomes"]["equal"] >= 10
+
+
+def test_the_same_seed_gives_the_same_actions() -> None:
+    assert [sequence.sequence(3, n) for n in range(20)] == [sequence.sequence(3, n) for n in range(20)]
+    assert len({name for n in range(50) for name, _ in sequence.sequence(3, n)}) > 15
+
+
+def test_the_browser_keeps_what_it_may_and_nothing_else() -> None:
+    kept = browser.Browser()
+    for said, stays in (
+        ("private, max-age=60", True),
+        ("no-store", False),
+        ("no-cache, max-age=60", False),
+        ("", False),
+    ):
+        answer = type("Answer", (), {"status": 200, "headers": {"cache-control": said}})()
+        kept._keep(said, answer, b"picture")  # type: ignore[arg-type]
+        assert (said in kept.cached) is stays
+
+
+def test_the_examples_of_the_sequences_are_true() -> None:
+    found = doctest.testmod(sequence)
+    assert found.attempted
+    assert not found.failed
