@@ -6,15 +6,20 @@ Each action takes the world and its own random numbers, and returns a line for t
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 from commands import Command, noise_like
 from tiny import ENCODER, MPP, TILE_PX, filled_up
 from world import CLASSES, FOLDERS, PLAN, World, digest, fill, read_rows, replace_file, write_rows
+
+if TYPE_CHECKING:
+    from scmil.bags import Bag
 
 AGAIN = 0.6  # how often a command is one that was given before
 TILES = ("--size", str(TILE_PX), "--mpp", str(MPP))
@@ -269,20 +274,23 @@ def edit_labels(world: World, random: Random) -> str:
 
 def noise_bags(world: World, random: Random) -> str | None:
     """Replace the features of some bags by noise, written by scmil."""
-    from dataclasses import replace
-
-    import torch
-
-    from scmil.bag_files import read_bag, write_bag
+    from scmil.bag_files import write_bag
 
     return _edited(
-        world,
-        random,
-        lambda path, seed: write_bag(
-            replace(bag := read_bag(path), features=torch.from_numpy(noise_like(bag.features.numpy(), seed))), path
-        ),
-        "noise, written by scmil",
+        world, random, lambda path, seed: write_bag(_noise_like(path, path.stem, seed), path), "noise, written by scmil"
     )
+
+
+def _noise_like(path: Path, id: str, seed: int) -> Bag:
+    """A bag of noise with the places and the provenance of another, which is read without scmil: it may be edited."""
+    import h5py
+    import torch
+
+    from scmil.bags import Bag
+
+    with h5py.File(path, "r") as file:
+        features, xy, told = file["features"][()], file["coords"][()], json.loads(file.attrs["provenance"])
+    return Bag(id, torch.from_numpy(noise_like(features, seed)), xy=torch.from_numpy(xy), provenance=told)
 
 
 def edit_bags_in_place(world: World, random: Random) -> str | None:
@@ -326,18 +334,14 @@ def delete_bags(world: World, random: Random) -> str | None:
 
 def add_bag(world: World, random: Random) -> str | None:
     """A bag of a further slide, with a label more often than not."""
-    import torch
-
-    from scmil.bag_files import read_bag, write_bag
-    from scmil.bags import Bag
+    from scmil.bag_files import write_bag
 
     folders = world.bag_folders()
     if not folders:
         return None
     folder, name = random.choice(folders), f"slide_{random.randint(9, 12):03}"
-    like = read_bag(random.choice(sorted((world.home / folder).glob("*.h5"))))
-    features = torch.from_numpy(noise_like(like.features.numpy(), random.randrange(2**32)))
-    write_bag(Bag(name, features, xy=like.xy, provenance=like.provenance), world.home / folder / f"{name}.h5")
+    like = random.choice(sorted((world.home / folder).glob("*.h5")))
+    write_bag(_noise_like(like, name, random.randrange(2**32)), world.home / folder / f"{name}.h5")
     if random.random() < 0.7:
         for place in FOLDERS:
             rows = read_rows(path := world.home / place / "labels.csv")

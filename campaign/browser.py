@@ -78,7 +78,9 @@ def look(address: str, browser: Browser) -> dict[str, bytes]:
         raise RuntimeError(f"the page answers {status}: {content[:200]!r}")
     _, status, content = browser.get(urljoin(start, "api/slides"))
     page = json.loads(content)
-    shown = {"models": json.dumps(page["models"]).encode()}
+    # An atlas is another command's result, which a fresh run of the viewer does not have.
+    models = [{key: value for key, value in model.items() if key != "atlas"} for model in page["models"]]
+    shown = {"models": json.dumps(models).encode()}
     for place, line in enumerate(page["slides"][:SHOWN]):
         name = line["id"]
         said = {key: line[key] for key in ("id", "label", "models")}

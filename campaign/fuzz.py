@@ -262,13 +262,15 @@ class Case:
         """What becomes of one changed file."""
         file, content, _ = self.make(random)
         file.write_bytes(content)
-        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            self.target.read(self.folder, file)
+            try:
+                signal.setitimer(signal.ITIMER_PROF, seconds)
+                self.target.read(self.folder, file)
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)  # before the error is judged, which an alarm must not interrupt
         except BaseException as error:
             return judged(error, file, self.folder)
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
             for path, good in self.good.items():
                 if path == file or path.name == "model.json":
                     path.write_bytes(good)
@@ -283,12 +285,17 @@ def judged(error: BaseException, file: Path, folder: Path) -> Outcome:
     place = f"{Path(where.filename).name}:{where.name}" if where else "?"
     if isinstance(error, TooSlow):
         return "hang", f"too long in {place}"
-    if any(isinstance(cause, MemoryError) or "allocate memory" in str(cause) for cause in _chain(error)):
+    if any(_is_memory(cause) for cause in _chain(error)):
         return "memory", place
     if not isinstance(error, ScmilError):
         return "error", f"{type(error).__name__} in {place}"
     named = file.name in str(error) or str(file.parent) in str(error)
     return ("refused", "") if named else ("nameless", f"{type(error).__name__} in {place}: {str(error)[:60]}")
+
+
+def _is_memory(error: BaseException) -> bool:
+    """Whether an error says that there is not enough memory; libraries have their own words for it."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "bad_alloc"))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -170,7 +170,14 @@ class World:
         return "rejected" if ended.code else "equal"
 
     def _found(self, kind: str, command: Command, what: str) -> None:
-        self.findings.append(Finding(kind, command.verb, what.replace(str(self.home), "HOME"), len(self.log)))
+        self.findings.append(
+            Finding(
+                kind,
+                command.verb,
+                what.replace(str(self.home), "HOME").replace(str(self.fresh.home), "FRESH"),
+                len(self.log),
+            )
+        )
         self.note(f"!! {kind}: {what}")
 
     def _excused(self, command: Command) -> set[str]:
