@@ -29,7 +29,7 @@ from scmil.bags import Bag
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.files import write_atomically
 from scmil.fingerprint import Mark, mark_files, stat_of
-from scmil.guards import DAMAGE, EMPTY_ROWS, check_provenance, check_xy, h5_array, opened_h5
+from scmil.guards import DAMAGE, EMPTY_ROWS, check_provenance, check_xy, h5_array, open_regular, opened_h5
 
 FORMAT = "scmil-bag-1"
 BLOCK_ROWS = 4096
@@ -118,7 +118,7 @@ def stored_digest(path: str | Path) -> str | None:
     >>> len(stored_digest(one)), stored_digest(one) == stored_digest(other)
     (64, True)
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         found = DIGEST.search(file.read(HEAD_BYTES))
     return found[1].decode() if found else None
 
