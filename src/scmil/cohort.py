@@ -129,9 +129,9 @@ def read_sources(work: str | Path) -> list[Source]:
         raise DataError(
             f"{work} has no slides.csv, so it is no folder of scmil tile. First: scmil tile SLIDES --out {work}"
         )
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = list(csv.DictReader(file))
     try:
+        with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            rows = list(csv.DictReader(file))
         return [
             Source(
                 unquoted(row["slide"]),
@@ -141,7 +141,7 @@ def read_sources(work: str | Path) -> list[Source]:
             )
             for row in rows
         ]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path} is no table of slide,path,mpp ({error!r}). Mend it, or tile into a new folder."
         ) from None

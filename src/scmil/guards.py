@@ -202,7 +202,7 @@ def npz_arrays(source: Path | bytes) -> dict[str, NDArray[Any]]:
         found = {}
         for member in archive.infolist():
             with archive.open(member) as file:
-                content = io.BytesIO(file.read())
+                content = io.BytesIO(file.read(member.file_size + 1))  # no more than it says, and it is checked above
             found[member.filename.removesuffix(".npy")] = npy_array(content, len(content.getbuffer()))
         return found
 

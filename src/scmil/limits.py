@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from scmil.files import check_regular
 LARGEST_PAGE = 256 * 2**20  # bytes of a JSON file of ours; `maps.json` of 100 000 slides has 30 MB
 LARGEST_TOML = 2**20
 DEEPEST = 40  # tables and lists within each other
+DEEP_KEY = re.compile(rf"(?:[\w\-\"']+[ \t]*\.[ \t]*){{{DEEPEST}}}")  # tomllib takes the square of its parts
 LONGEST_LIST = 1000  # of the options of a model
 MOST_CELLS = 10_000  # of an experiment
 MOST_TILES = 2**22  # places of the grid over one slide; a slide of 100 000 pixels a side has 150 000
@@ -194,6 +196,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     """
     if len(text) > LARGEST_TOML:
         raise DataError(f"{len(text)} characters, and {LARGEST_TOML} is the most that is read")
+    if DEEP_KEY.search(text):
+        raise DataError(f"a key has more than {DEEPEST} parts: tables are nested too deeply")
     try:
         document = tomllib.loads(text)
     except RecursionError:

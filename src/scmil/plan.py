@@ -152,6 +152,9 @@ def make_plan(
     published = report.get("published", [])
     if isinstance(published, str):
         published = _published(folder / published, problems)
+    elif published != []:
+        problems.append(f"[report] published = {published!r}: the name of a table is needed.")
+        published = []
     if problems:
         raise _config_error(where, problems)
     known = dict(arms)

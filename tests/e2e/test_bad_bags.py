@@ -93,8 +93,8 @@ def failed(folder: Path) -> set[str]:
 def test_predict_goes_on_behind_every_bad_bag(home: Path, run: Run, tmp_path: Path) -> None:
     code, said = run("predict", home / "model", home / "bags", "--out", tmp_path / "p.csv")
     assert code == 1
-    assert {row["slide_id"] for row in rows(tmp_path / "p.csv")} == {*GOOD, "c_mpp", "caf\\udce9"}
-    assert failed(tmp_path) == UNREADABLE
+    assert {row["slide_id"] for row in rows(tmp_path / "p.csv")} == {*GOOD, "caf\\udce9"}
+    assert failed(tmp_path) == {*UNREADABLE, "c_mpp"}
     assert "caf\\udce9: " in said
     assert "bug" not in said
 
@@ -143,8 +143,8 @@ def test_pca_goes_on_behind_every_bad_bag(home: Path, run: Run, tmp_path: Path) 
     words = ["--labels", home / "labels.csv", "--out", tmp_path / "pca.png"]
     code, said = run("pca", home / "model", home / "bags", *words)
     assert code == 1, said
-    assert failed(tmp_path) == UNREADABLE
-    assert {row["slide"] for row in rows(tmp_path / "pca.csv")} == {*GOOD, "c_mpp"}
+    assert failed(tmp_path) == {*UNREADABLE, "c_mpp"}
+    assert {row["slide"] for row in rows(tmp_path / "pca.csv")} == {*GOOD}
 
 
 def test_audit_names_every_bad_bag_and_looks_at_the_others(home: Path, run: Run) -> None:

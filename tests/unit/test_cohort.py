@@ -644,3 +644,9 @@ def test_bags_of_others_are_not_deleted_by_encoding(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"a\.h5 is there, and was not written by scmil encode"):
         encode_slides(work, mean_colour())
     assert theirs.exists()
+
+
+def test_a_table_of_slides_with_an_open_quote_is_named(tmp_path: Path) -> None:
+    (tmp_path / "slides.csv").write_text('slide,path,mpp\n"' + "a" * 200_000)
+    with pytest.raises(DataError, match=r"slides\.csv is no table of slide,path,mpp"):
+        read_sources(tmp_path)

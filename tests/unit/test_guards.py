@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import tracemalloc
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import pytest
 
 from scmil.errors import DataError
 from scmil.guards import (
+    DAMAGE,
     FARTHEST_PX,
     check_provenance,
     check_xy,
@@ -231,3 +235,19 @@ def test_what_a_file_does_not_say_is_not_asked_for() -> None:
 def test_coordinates_are_whole_and_on_a_slide(value: Any) -> None:
     with pytest.raises(DataError, match="coordinate"):
         check_xy(np.array([[value, value]]))
+
+
+def test_a_member_that_unpacks_to_more_than_it_says_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "lies.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes(300 * 2**20))
+    content = bytearray(path.read_bytes())
+    for place in (22, content.rindex(b"PK\x01\x02") + 24):  # the size in the local header and in the directory
+        content[place : place + 4] = struct.pack("<I", 100)
+    path.write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(DAMAGE):
+        npz_arrays(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50 * 2**20

@@ -19,7 +19,7 @@ import torch
 from scmil.bags import Bag
 from scmil.cohort import read_settings
 from scmil.errors import BagError, DataError, OptionError, SlideError
-from scmil.limits import BOUNDS, DEEPEST, nested_too_deeply, options_problem, problem, read_json
+from scmil.limits import BOUNDS, DEEPEST, nested_too_deeply, options_problem, parse_toml, problem, read_json
 from scmil.scores import read_scores, score_bag, write_scores
 
 
@@ -256,3 +256,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         read_labels(tmp_path / "labels.csv")
     with pytest.raises(OSError, match="a pipe, a device or a folder"):
         read_json(tmp_path / "labels.csv")
+
+
+def test_a_key_of_many_parts_is_rejected_before_it_is_parsed() -> None:
+    with pytest.raises(DataError, match="a key has more than 40 parts"):
+        parse_toml("[" + ".".join("a" * 100_000) + "]")
+    assert parse_toml("[a.b.c]\nd.e = 1.5") == {"a": {"b": {"c": {"d": {"e": 1.5}}}}}

@@ -103,6 +103,7 @@ def test_all_mistakes_are_listed_at_once() -> None:
         ({"arms": [{"name": "a", "against": "b"}]}, "[[arms]] a: against = 'b': there is no such arm."),
         ({"arms": [{"name": "a"}, {"name": "a"}]}, "two arms have the name 'a'."),
         ({"report": {"pair": "model.x"}}, "[report] pair = 'model.x': not a key of [grid]."),
+        ({"report": {"published": float("inf")}}, "[report] published = inf: the name of a table is needed."),
         ({"report": {"published": "no.csv"}}, "[report] published: no.csv cannot be read (No such file or directory)."),
         ({"model": 3}, "[model]: a table is needed, not 3."),
         ({"data": {"dataset": "musk1", "labels": "no.csv"}}, "[data] labels: no.csv is not there."),

@@ -169,7 +169,8 @@ def encode_(
         if not is_work:
             settings = TileSettings(size, _mpp(mpp, mag), overlap, min_tissue, "fraction", preset, None, pen)
             outcomes["tile"] = _tile(folder, work, settings, mpp_of, as_json, **how)
-            only = [source.id for source in find_cohort(folder)]
+            rejected = set(outcomes["tile"].failed)  # the work folder may have tiles of other slides of these names
+            only = [source.id for source in find_cohort(folder) if source.id not in rejected]
         tiles = read_settings(work)
         for warning in check_contract(network, tiles.size_px, tiles.mpp):
             say(f"warning: {warning}", err=True)

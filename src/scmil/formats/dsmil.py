@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.bags import BagSet
+from scmil.bags import MOST_CLASSES, BagSet
 from scmil.errors import DataError
 from scmil.formats import register
 from scmil.formats.folder import SOME, Folder
@@ -133,6 +133,8 @@ def _indexed(folder: Folder, index: Path) -> tuple[dict[str, Path], dict[str, in
             if path.stem in files:
                 raise DataError(f"{where}: slide {path.stem!r} is there a second time.")
             files[path.stem], own[path.stem] = path, int(float(row[1]))
+            if own[path.stem] >= MOST_CLASSES:
+                raise DataError(f"{where}: class {row[1]}, and classes are counted from 0 to {MOST_CLASSES - 1}.")
     return files, own
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TUMOUR = {"_0", "_1", "tumor", "tumour", "metastases"}  # groups of CAMELYON16 and 17, in small letters
 NO_TUMOUR = {"_2", "normal"}  # drawn inside a tumour, to be taken out
 HOLES = "_2"
+DEEPEST = 16  # elements within each other; ASAP writes 4
 WITH_AREA = {"Polygon", "Spline", "Rectangle"}
 
 
@@ -108,8 +109,14 @@ def _parsed(path: Path) -> Any:
         raise DataError(f"{path}: there is no such file.")
     if path.stat().st_size > LARGEST_BYTES:
         raise DataError(f"{path} has more than {LARGEST_BYTES // 2**20} MiB: no annotation is that large.")
+    depth, root = 0, None
     try:
-        return reader.fromstring(path.read_bytes(), forbid_dtd=True)
+        for event, element in reader.iterparse(path, ("start", "end"), forbid_dtd=True):
+            root = element if root is None else root
+            depth += 1 if event == "start" else -1
+            if depth > DEEPEST:
+                raise DataError(f"{path} has elements nested more than {DEEPEST} deep, which no ASAP file has.")
+        return root
     except refusals.DefusedXmlException:
         raise DataError(
             f"{path} declares a document type or entities, which no annotation needs, and is not read."

@@ -232,14 +232,15 @@ def encode_for(
     sources: list[Source] = [source for slide in slides for source in find_cohort(slide, mpp_of)]
     settings = TileSettings(contract["size_px"], contract["mpp"], contract.get("overlap_px") or 0, preset=preset)
     scales = 2 if contract.get("scales_mpp") else 1
-    tile_slides(sources, work, settings, retry_failed=True)
+    rejected = set(tile_slides(sources, work, settings, retry_failed=True).failed)
 
     def tell(slide: str, done: int, total: int) -> None:
         if progress:
             progress(f"encoding {slide}, tiles", done, total)
 
     only = [source.id for source in sources]
-    encode_slides(work, network, only=only, scales=scales, retry_failed=True, on_tiles=tell)
+    good = [id for id in only if id not in rejected]
+    encode_slides(work, network, only=good, scales=scales, retry_failed=True, on_tiles=tell)
     failed = {failure.slide: failure.cause for failure in Ledger(work).read() if failure.slide in only}
     place = bags_folder(work, network.name, scales)
     if set(only) <= set(failed):

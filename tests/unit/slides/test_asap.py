@@ -152,3 +152,10 @@ def test_the_annotation_of_a_camelyon_slide_is_read() -> None:
     assert 0 < left < right < 97_792  # the size of tumor_001
     assert 0 < top < bottom < 221_184
     assert shapely.union_all([one.polygon for one in regions]).area >= area.area > 0
+
+
+def test_elements_that_are_nested_deeply_are_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "deep.xml"
+    path.write_text("<ASAP_Annotations>" + "<Annotation>" * 100_000 + "</Annotation>" * 100_000 + "</ASAP_Annotations>")
+    with pytest.raises(DataError, match="nested more than 16 deep"):
+        read_asap(path)
