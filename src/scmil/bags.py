@@ -17,7 +17,7 @@ from scmil.errors import BagError, DataError
 from scmil.fingerprint import Inputs, Mark
 from scmil.shapes import Float
 
-LARGEST_PX = 2**31  # no slide is wider; what is beyond is damage, and would overflow
+LARGEST_PX = 2**40  # of a coordinate from the corner of the slide; what is beyond is damage, and would overflow
 MOST_CLASSES = 10_000  # a label beyond is damage, or an id that was taken for a label
 
 

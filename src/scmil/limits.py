@@ -197,7 +197,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     if len(text) > LARGEST_TOML:
         raise DataError(f"{len(text)} characters, and {LARGEST_TOML} is the most that is read")
     if DEEP_KEY.search(text):
-        raise DataError(f"a key has more than {DEEPEST} parts: tables are nested too deeply")
+        raise DataError(f"a key has more than {DEEPEST} parts: tables are nested more than {DEEPEST} times")
     try:
         document = tomllib.loads(text)
     except RecursionError:

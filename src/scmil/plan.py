@@ -152,7 +152,7 @@ def make_plan(
     published = report.get("published", [])
     if isinstance(published, str):
         published = _published(folder / published, problems)
-    elif published != []:
+    elif not isinstance(published, list) or not all(isinstance(row, Mapping) and "arm" in row for row in published):
         problems.append(f"[report] published = {published!r}: the name of a table is needed.")
         published = []
     if problems:

@@ -264,6 +264,7 @@ def test_a_cell_whose_process_was_killed_is_run_by_the_one_that_waited(
 ) -> None:
     ran: list[str] = []
     monkeypatch.setattr(experiment, "run_cell", quick(ran))
+    (tmp_path / experiment.EXPERIMENT).write_text(json.dumps(experiment.describe(plan)))
     held = threading.Event()
 
     def hold() -> None:

@@ -20,6 +20,7 @@ class Case:
     area: object
     options: dict[str, float]
     id: str = "drawn"
+    digest: str | None = None
 
     def tiled(self, **others: float) -> Tiling:
         tissue = Tissue(self.area, self.id, self.size)  # type: ignore[arg-type]

@@ -228,5 +228,5 @@ def test_a_file_that_is_no_table_of_splits_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SplitError, match="Expected repeat,fold,part,bag; met 1 column, not shown"):
         load_splits(path, IDS)
     path.write_bytes(b"repeat,fold,part,bag\n0,0,train,\xff\n")
-    with pytest.raises(SplitError, match=r"mine\.csv: cannot be read"):
+    with pytest.raises(SplitError, match=r"mine\.csv, line 2: unknown bag"):
         load_splits(path, IDS)

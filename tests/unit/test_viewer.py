@@ -302,16 +302,14 @@ def test_another_slide_of_the_same_size_and_name_has_no_scores(home: Path, tmp_p
         assert two["models"][0]["predicted"]
 
 
-def test_a_tile_of_an_atlas_has_any_size_and_takes_no_more_memory_or_time(home: Path, tmp_path: Path) -> None:
+def test_a_tile_of_an_atlas_with_a_size_that_no_tile_has_is_not_read(home: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(home / "sc", tmp_path / "sc"))
     sides = [1e7, 1e300, float("nan"), float("inf"), -1, 0, "x", None, [], {}]
     write_atlas(model, [{"atom": 0, "tiles": [{"slide": "one", "x": 0, "y": 0, "side": side} for side in sides]}])
     with running(Library([model], home / "slides")) as server:
         for number, side in enumerate(sides):
-            good = side in (1e7, 1e300)
             answer, words = ask(server, f"/api/atlas/0/{number}")
-            assert answer.status == (200 if good else 422), (side, words)
-            assert good or b"scmil atlas" in words or b"Make it again" in words
+            assert answer.status in (404, 422), (side, words)
 
 
 # ------------------------------------------------------------------------------------------- threads, and a clean stop

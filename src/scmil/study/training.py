@@ -81,7 +81,7 @@ def train(
     out = Path(out)
     training = {"recipe": recipe, "patience": patience, "epochs": epochs}
     weights = class_weights if class_weights is None or isinstance(class_weights, str) else list(class_weights)
-    inputs = data.bags.inputs(read_inputs(out / INPUTS))
+    inputs = _inputs(data.bags, out / INPUTS)
     settings: Page = {
         "data": {**data.table, "bags": _digest_of(data.bags), "inputs": inputs.digest},
         "model": {"aggregator": aggregator, "sparse_coding": sparse_coding, "refine": None, "embed": None},
@@ -185,6 +185,15 @@ def _train(work: _Work, facts: Survey) -> None:
     write_model_page(work.out)
     for name in (CHECKPOINT, BEGUN):
         (work.out / name).unlink(missing_ok=True)
+
+
+def _inputs(bags: BagSet, record: Path) -> Inputs:
+    """What the model is made from; where a bag cannot be read, the error names all bags that cannot."""
+    try:
+        return bags.inputs(read_inputs(record))
+    except DataError:
+        survey(bags)
+        raise
 
 
 def _split(bags: BagSet, valid: float, test: float | None, seed: int) -> Split:

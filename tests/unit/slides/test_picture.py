@@ -17,7 +17,7 @@ pytest.importorskip("PIL")
 class Grey:
     """A slide of 8000 x 4000 pixels, grey all over."""
 
-    id, size, mpp, known_mpp = "grey", (8000, 4000), 0.25, 0.25
+    id, size, mpp, known_mpp, digest = "grey", (8000, 4000), 0.25, 0.25, None
 
     def thumbnail(self, longest_px: int = 1024) -> NDArray[np.uint8]:
         return np.full((longest_px // 2, longest_px, 3), 200, dtype=np.uint8)

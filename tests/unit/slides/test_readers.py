@@ -417,11 +417,8 @@ def test_a_small_picture_file_that_would_fill_the_memory_is_rejected_before_it_i
     (tmp_path / "a.png").write_bytes(png_of(22_000, 22_000))
     png = sys.modules["PIL.PngImagePlugin"].PngImageFile
     monkeypatch.setattr(png, "load", lambda image: pytest.fail("memory was taken"))
-    with (
-        open_slide(tmp_path / "a.png", mpp=1.0) as slide,
-        pytest.raises(ScmilError, match=r"a\.png.*1452000000 in memory"),
-    ):
-        slide.thumbnail(10)
+    with pytest.raises(ScmilError, match=r"a\.png says that it is 22000 x 22000 px.*bytes of memory"):
+        open_slide(tmp_path / "a.png", mpp=1.0)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "I;16"])
