@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -368,9 +368,12 @@ def _check(scores: Scores) -> None:
 
 
 class ScoreSet(Mapping[str, Scores]):
-    """The scores in a folder, by slide; a file is read when it is asked for. `page` is what `maps.json` says."""
+    """The scores in a folder, by slide; a file is read when it is asked for. `page` is what `maps.json` says.
 
-    def __init__(self, folder: str | Path) -> None:
+    With `only`, those of these slides.
+    """
+
+    def __init__(self, folder: str | Path, only: Collection[str] | None = None) -> None:
         self.folder = Path(folder)
         try:
             self.page: dict[str, Any] = read_json(self.folder / PAGE)
@@ -382,6 +385,8 @@ class ScoreSet(Mapping[str, Scores]):
             known = False
         if not known:
             raise DataError(f"{self.folder} has no scores that this version reads. Make them: scmil heatmap MODEL BAGS")
+        if only is not None:
+            self.page["slides"] = {id: line for id, line in self.page["slides"].items() if id in only}
 
     def __getitem__(self, id: str) -> Scores:
         if id not in self.page["slides"]:
@@ -405,10 +410,10 @@ class ScoreSet(Mapping[str, Scores]):
         return len(self.page["slides"])
 
 
-def open_scores(folder: str | Path) -> ScoreSet:
+def open_scores(folder: str | Path, only: Collection[str] | None = None) -> ScoreSet:
     """The scores of a folder that `score_folder` has written; `maps/` of a model's folder will do as the folder's name."""
     folder = Path(folder)
-    return ScoreSet(folder / "maps" if (folder / "maps" / PAGE).is_file() else folder)
+    return ScoreSet(folder / "maps" if (folder / "maps" / PAGE).is_file() else folder, only)
 
 
 def _small_model() -> MILModel:

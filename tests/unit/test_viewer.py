@@ -281,6 +281,12 @@ def test_scores_of_another_slide_are_not_shown(home: Path, tmp_path: Path) -> No
                 assert words in said
 
 
+def test_scores_whose_bags_are_gone_are_not_shown(home: Path) -> None:
+    one, two = Library([home / "sc"], home / "slides", scored={"two"}).page()["slides"]
+    assert (one["id"], one["picture"], one["models"]) == ("one", True, [None])
+    assert two["models"][0]["predicted"]
+
+
 def test_another_slide_of_the_same_size_and_name_has_no_scores(home: Path, tmp_path: Path) -> None:
     model, page = (
         Path(shutil.copytree(home / "sc", tmp_path / "sc")),

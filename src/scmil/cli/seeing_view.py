@@ -40,10 +40,8 @@ def view(
     from scmil.viewer import Library, serve
 
     models = _models(model, other)
-    if bags is not None:
-        for folder in models:
-            _score(folder, bags, labels, device)
-    library = Library(models, slides, annotations)
+    scored = None if bags is None else {id for folder in models for id in _score(folder, bags, labels, device)}
+    library = Library(models, slides, annotations, scored)
     if library.left_out:
         names = ", ".join(path.name for path in library.left_out[:3])
         say(
@@ -65,8 +63,8 @@ def _models(model: Path, other: Path | None) -> list[Path]:
     return found
 
 
-def _score(model: Path, bags: Path, labels: Path | None, device: str) -> None:
-    """Score what is not scored yet; slides that cannot be scored are shown without scores."""
+def _score(model: Path, bags: Path, labels: Path | None, device: str) -> tuple[str, ...]:
+    """Score what is not scored yet; slides that cannot be scored are shown without scores. The ids of the bags."""
     from scmil.formats import open_bags
     from scmil.labels import read_labels
     from scmil.study import score_folder
@@ -78,6 +76,7 @@ def _score(model: Path, bags: Path, labels: Path | None, device: str) -> None:
             model, opened, device=device_of(device), progress=lambda done: progress.update(task, completed=done)
         )
     say_failed(scored.failed, most=len(scored.failed))
+    return opened.ids
 
 
 def _tell(address: str) -> None:

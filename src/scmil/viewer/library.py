@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,14 +35,19 @@ class Shown:
 class Library:
     """Slides by their place in a list, and everything that is known of them; nothing else is ever read.
 
-    Links that lead out of the folders given are not followed; `left_out` has the slides that are lost by that.
+    Links that lead out of the folders given are not followed; `left_out` has the slides that are lost by that. With `scored`,
+    scores of other slides than these are not shown: their bags may be gone.
     """
 
     def __init__(
-        self, models: Sequence[str | Path], slides: str | Path | None = None, annotations: str | Path | None = None
+        self,
+        models: Sequence[str | Path],
+        slides: str | Path | None = None,
+        annotations: str | Path | None = None,
+        scored: Collection[str] | None = None,
     ) -> None:
         self.folders = [Path(model) for model in models]
-        self.models: list[ScoreSet] = [open_scores(folder) for folder in self.folders]
+        self.models: list[ScoreSet] = [open_scores(folder, scored) for folder in self.folders]
         self.names = _different([scores.page.get("model") or str(scores.folder) for scores in self.models])
         found, self.left_out = _slide_files(Path(slides)) if slides else ({}, [])
         given = [annotations, slides if slides and Path(slides).is_dir() else None]
