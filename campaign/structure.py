@@ -260,7 +260,7 @@ def read_pixels(folder: Path, file: Path) -> None:
 
     read_slide(folder, file)
     with open_slide(file, mpp=0.5) as slide:
-        for level in {0, depth(slide.size) // 2, depth(slide.size) - 1}:
+        for level in {0, depth(slide.size) // 2, max(depth(slide.size) - 1, 0)}:
             cut(slide, level, 0, 0)
         picture(slide, (0, 0), 256.0)
 

@@ -55,6 +55,7 @@ LOCALISATION: dict[str, Any] = {
     "least": None, "mpp": None, "exclude": [],
 }  # fmt: skip
 TABLES = (".csv", ".npz", ".svm", ".mat")
+MOST_NAMED, MOST_COMPARED = 40, 400  # names in a message, and names or letters that a wrong one is compared with
 REPORT_KEYS = ("pair", "published", "published_note")
 TOP_KEYS = ("title", "about", *DEFAULTS, "localisation", "grid", "arms", "report")
 
@@ -249,8 +250,9 @@ def _known(section: str) -> tuple[str, ...]:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known)}."
+    some = list(known)[:MOST_COMPARED]
+    near = difflib.get_close_matches(word[:MOST_COMPARED], some, n=1)
+    return f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(some[:MOST_NAMED])}."
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -305,10 +307,13 @@ def _expand(document: Mapping[str, Any], problems: list[str]) -> tuple[list[Cell
             named = None if datasets else own["data"].get("name")
             short = str(named) if named else Path(str(dataset)).stem if dataset else "nothing"
             cells.append(Cell(f"{_slug(short)}--{slug}", name, short, own))
+    missing: dict[str, str] = {}  # the first arm of each name that is missing: of a large grid thousands may name it
+    for name, against in arms.items():
+        if against is not None and (not isinstance(against, str) or against not in arms):
+            missing.setdefault(str(against), name)
     problems += [
         f"[[arms]] {name}: against = {against!r}: there is no such arm.{_nearest(against, arms)}"
-        for name, against in arms.items()
-        if against is not None and against not in arms
+        for against, name in list(missing.items())[:MOST_NAMED]
     ]
     if pair is not None and pair not in grid:
         problems.append(f"[report] pair = {pair!r}: not a key of [grid].{_nearest(str(pair), grid) if grid else ''}")

@@ -367,6 +367,18 @@ def _check(scores: Scores) -> None:
         raise ValueError("the codes do not fit together")
 
 
+def _is_line(line: Any, classes: int) -> bool:
+    """Whether what `maps.json` says of a slide can be true."""
+    chances, label = line["probabilities"], line["label"]
+    return (
+        line["predicted"] in range(classes)
+        and (label is None or label in range(classes))
+        and len(chances) == classes
+        and all(isinstance(chance, int | float) and 0 <= chance <= 1 for chance in chances)
+        and 0 <= line["effective_tiles"] < float("inf")
+    )
+
+
 class ScoreSet(Mapping[str, Scores]):
     """The scores in a folder, by slide; a file is read when it is asked for. `page` is what `maps.json` says.
 
@@ -377,9 +389,9 @@ class ScoreSet(Mapping[str, Scores]):
         self.folder = Path(folder)
         try:
             self.page: dict[str, Any] = read_json(self.folder / PAGE)
+            classes = len(self.page["classes"])
             known = self.page["format"] == FORMAT and all(
-                isinstance(line, dict) and line["predicted"] in range(len(self.page["classes"]))
-                for line in self.page["slides"].values()
+                _is_line(line, classes) for line in self.page["slides"].values()
             )
         except (OSError, AttributeError, KeyError, TypeError, ValueError):
             known = False
