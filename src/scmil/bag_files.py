@@ -222,7 +222,7 @@ def _check_digest(path: str | Path, file: Any, arrays: Mapping[str, np.ndarray[A
     for name in (name for name in ARRAYS if name in file):
         found.begin(name, file[name])
         found.add(arrays[name] if arrays else h5_array(file, name))
-    if bytes(file.attrs["digest"]) != found.text().encode():
+    if file.attrs["digest"] != found.text().encode():
         raise DataError(
             f"{path}: its content is not what scmil wrote: another program has edited the file, or it is damaged. Encode "
             "this slide again, or write edited features with scmil.write_bag."

@@ -132,6 +132,8 @@ def read_sources(work: str | Path) -> list[Source]:
     try:
         with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             rows = list(csv.DictReader(file))
+        if twice := [name for name, count in Counter(row["slide"] for row in rows).items() if count > 1]:
+            raise ValueError(f"slide {twice[0]!r} is there twice")
         return [
             Source(
                 unquoted(row["slide"]),

@@ -371,8 +371,9 @@ def _is_line(line: Any, classes: int) -> bool:
     """Whether what `maps.json` says of a slide can be true."""
     chances, label = line["probabilities"], line["label"]
     return (
-        line["predicted"] in range(classes)
-        and (label is None or label in range(classes))
+        type(line["predicted"]) is int
+        and line["predicted"] in range(classes)
+        and (label is None or (type(label) is int and label in range(classes)))
         and len(chances) == classes
         and all(isinstance(chance, int | float) and 0 <= chance <= 1 for chance in chances)
         and 0 <= line["effective_tiles"] < float("inf")
@@ -390,9 +391,8 @@ class ScoreSet(Mapping[str, Scores]):
         try:
             self.page: dict[str, Any] = read_json(self.folder / PAGE)
             classes = len(self.page["classes"])
-            known = self.page["format"] == FORMAT and all(
-                _is_line(line, classes) for line in self.page["slides"].values()
-            )
+            known = self.page["format"] == FORMAT and isinstance(self.page.get("split") or {}, dict)
+            known = known and all(_is_line(line, classes) for line in self.page["slides"].values())
         except (OSError, AttributeError, KeyError, TypeError, ValueError):
             known = False
         if not known:

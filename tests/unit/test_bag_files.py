@@ -424,3 +424,13 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     for read in (read_bag, read_header, map_features):
         with pytest.raises(DataError, match=r"a\.h5.*this is not a file, but a pipe"):
             read(tmp_path / "a.h5")
+
+
+def test_a_digest_that_is_a_number_is_not_taken_for_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "slide.h5"
+    write_bag(full(), path)
+    with h5py.File(path, "r+") as file:
+        del file.attrs["digest"]
+        file.attrs["digest"] = 2**40
+    with pytest.raises(DataError, match="content is not what scmil wrote"):
+        read_bag(path)

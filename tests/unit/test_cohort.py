@@ -650,3 +650,9 @@ def test_a_table_of_slides_with_an_open_quote_is_named(tmp_path: Path) -> None:
     (tmp_path / "slides.csv").write_text('slide,path,mpp\n"' + "a" * 200_000)
     with pytest.raises(DataError, match=r"slides\.csv is no table of slide,path,mpp"):
         read_sources(tmp_path)
+
+
+def test_a_table_of_slides_that_names_one_twice_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "slides.csv").write_text("slide,path,mpp\na,a.svs,\na,b.svs,\n")
+    with pytest.raises(DataError, match="slide 'a' is there twice"):
+        read_sources(tmp_path)

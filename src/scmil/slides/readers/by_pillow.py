@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from scmil.errors import SlideError
+from scmil.errors import DataError, SlideError
 from scmil.extras import need
 from scmil.files import check_regular
+from scmil.guards import check_expansion
 from scmil.slides.readers import Damaged, Facts, Pixels, Size, in_bands, on_white
 from scmil.slides.resolution import UM_IN, of_density
 
@@ -51,8 +52,9 @@ def opened_picture(path: Path, kind: str) -> Iterator[Any]:
                     f"bytes of memory, and {MOST_BYTES} is the most. Convert it to a tiled TIFF: vips tiffsave in.png "
                     "out.tif --tile --pyramid"
                 )
+            check_expansion(needed, path.stat().st_size, str(path))
             yield image
-    except SlideError:
+    except (SlideError, DataError):
         raise
     except (OSError, SyntaxError, ValueError) as error:  # pillow says SyntaxError of a header that it cannot read
         raise Damaged(str(error)) from error
