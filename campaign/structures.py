@@ -118,6 +118,8 @@ def _dumped(page: Any) -> str:
         return '{"a":' * page.depth + "1" + "}" * page.depth if page.of_dicts else "[" * page.depth + "]" * page.depth
     if isinstance(page, dict):
         return "{" + ", ".join(f"{json.dumps(str(key))}: {_dumped(value)}" for key, value in page.items()) + "}"
+    if isinstance(page, list) and len(page) > 1000 and not isinstance(page[0], list | dict | Deep):
+        return json.dumps(page)  # many times one value
     if isinstance(page, list):
         return "[" + ", ".join(map(_dumped, page)) + "]"
     return json.dumps(page)
