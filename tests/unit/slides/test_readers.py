@@ -379,7 +379,12 @@ def test_a_picture_of_enormous_size_is_refused_before_it_is_decoded(tmp_path: Pa
     (tmp_path / "a.png").write_bytes(png_of(2**31 - 1, 2**31 - 1))
     with pytest.raises(SlideError, match=r"2147483647 x 2147483647 px.*2147483648 is the most.*vips tiffsave"):
         open_slide(tmp_path / "a.png")
-    (tmp_path / "a.png").write_bytes(png_of(20_000, 15_000))  # pillow's own limit is lower than this
+    (tmp_path / "a.png").write_bytes(png_of(20_000, 15_000))
+    with pytest.raises(ScmilError, match="65 bytes in the file that would be 2100000000 in memory"):
+        open_slide(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes(
+        png_of(20_000, 15_000) + bytes(22_000_000)
+    )  # pillow's own limit is lower than this
     with open_slide(tmp_path / "a.png") as slide:
         assert slide.size == (20_000, 15_000)
 
