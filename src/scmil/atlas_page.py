@@ -210,14 +210,15 @@ def _cut(
     for done, (id, places) in enumerate(sorted(wanted.items()), start=1):
         with one_of_many(id, failed):
             digest = digests.get(id)
-            missing = [place for place in places if not _is_kept(out / _file(*place[:2]), place[2], size_px, digest)]
-            if missing:
-                if slide_id(id) not in sources:
-                    raise DataError(f"slide {id!r} is not below the folder of slides. Add it, or name another folder.")
-                # Places and edges are level-0 pixels, so a pixel is the unit here, whatever it measures in microns.
-                with open_slide(sources[slide_id(id)], mpp=1.0) as slide:
-                    check_slide(slide, digest)
-                    _cut_some(slide, missing, size_px, out, digest)
+            if slide_id(id) not in sources:
+                raise DataError(f"slide {id!r} is not below the folder of slides. Add it, or name another folder.")
+            # Places and edges are level-0 pixels, so a pixel is the unit here, whatever it measures in microns.
+            with open_slide(sources[slide_id(id)], mpp=1.0) as slide:
+                check_slide(slide, digest)  # also if all pictures are there: they may be of the slide that was replaced
+                missing = [
+                    place for place in places if not _is_kept(out / _file(*place[:2]), place[2], size_px, digest)
+                ]
+                _cut_some(slide, missing, size_px, out, digest)
             files |= {place[:2]: _file(*place[:2]) for place in places}
         if progress:
             progress("cutting pictures", done, len(wanted))

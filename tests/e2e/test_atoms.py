@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,13 @@ from typer.testing import CliRunner
 
 from scmil import study
 from scmil.atlas_page import make_atlas
-from scmil.bag_files import write_bag
+from scmil.bag_files import read_bag, write_bag
 from scmil.bags import Bag
 from scmil.cli import app
 from scmil.errors import OptionError, OutputError
 from scmil.formats import open_bags
 from scmil.labels import read_labels
+from scmil.slides import slide_digest
 from scmil.work import Ledger
 
 SIDE, ACROSS, DIM, SLIDES = 40, 4, 16, 10
@@ -196,3 +199,16 @@ def test_files_of_others_are_not_replaced_by_an_atlas(home: Path, tmp_path: Path
         assert f"{name} is there, and was not written by scmil atlas" in str(done.exception)
         assert theirs.read_text() == "theirs"
         theirs.unlink()
+
+
+def test_pictures_of_a_slide_that_was_replaced_are_not_shown(home: Path, tmp_path: Path) -> None:
+    slides, bags = Path(shutil.copytree(home / "slides", tmp_path / "slides")), tmp_path / "bags"
+    for i in range(SLIDES):
+        bag = read_bag(home / "bags" / f"s{i}.h5")
+        known = {**bag.provenance, "slide_digest": slide_digest(slides / f"s{i}.png")}
+        write_bag(replace(bag, provenance=known), bags / f"s{i}.h5")
+    words = ("atlas", home / "sc", bags, "--slides", slides, "--out", tmp_path / "out")
+    scmil(*words)
+    shutil.copy(slides / "s3.png", slides / "s5.png")
+    failed = scmil(*words, "--json", code=1).output
+    assert "s5.png is not the file that the bag of 's5' was encoded from" in failed
