@@ -547,10 +547,10 @@ def note_and_call(asked: list[str]) -> Any:
     [
         "timm:hf-hub:attacker/evil",
         "timm:hf_hub:attacker/evil",
-        "timm:local-dir:/tmp/evil",
+        "timm:local-dir:/evil",
         "hf-hub:attacker/evil",
         "http://evil.example/model.pt",
-        "/tmp/evil.pt",
+        "/evil.pt",
         "timm:hf-hub:attacker/evil, random weights of seed 0",
         "timm:a\nb, random weights of seed 0",
     ],
@@ -589,8 +589,8 @@ def test_an_encoder_that_is_not_the_models_is_rejected(trained: Path, network: l
 def test_a_command_that_is_suggested_cannot_be_more_than_one_command(trained: Path, once: Path) -> None:
     from scmil.formats import open_bags
 
-    model = edited(trained, contract__encoder="x; touch /tmp/evil #")
-    with pytest.raises(ShapeError, match=r"--encoder 'x; touch /tmp/evil #' --size 256"):
+    model = edited(trained, contract__encoder="x; touch /evil #")
+    with pytest.raises(ShapeError, match=r"--encoder 'x; touch /evil #' --size 256"):
         study.predict_folder(model, open_bags(once / "bags"))
 
 
