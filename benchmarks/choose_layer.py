@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from scmil.datasets import load_dataset
-from scmil.files import write_atomically
-from scmil.folds import fit_folds
-from scmil.metrics import score_all
-from scmil.model import build_model
-from scmil.splits import Split, repeated_folds, with_validation
+from scmil.bags.datasets import load_dataset
+from scmil.core.files import write_atomically
+from scmil.training.folds import fit_folds
+from scmil.stats.metrics import score_all
+from scmil.models.model import build_model
+from scmil.bags.splits import Split, repeated_folds, with_validation
 
 RESULTS = Path(__file__).parent / "results" / "choose_layer.json"
 DATASETS = {"musk1": 2, "ucsb-breast-cancer": 2, "elephant": 1}  # with the number of repeats of ten folds

@@ -32,8 +32,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil import Bag, Recipe, build_model, fit_folds, load_dataset
-from scmil.bags import standardise
-from scmil.splits import Split, repeated_folds
+from scmil.bags.bag import standardise
+from scmil.bags.splits import Split, repeated_folds
 
 RESULTS = Path(__file__).parent / "results" / "cross_validation.json"
 FOLDS, REPEATS, JOBS = 10, 5, 2

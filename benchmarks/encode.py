@@ -33,9 +33,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cosine_similarity
 
-from scmil.encoders import Encoder, load_encoder, registry
-from scmil.features import ON_PROCESSOR, encode
-from scmil.memory import memory_is_kept
+from scmil.encoding.encoders import Encoder, load_encoder, registry
+from scmil.encoding.features import ON_PROCESSOR, encode
+from scmil.core.memory import memory_is_kept
 from scmil.slides import find_tissue, open_slide, tile
 from scmil.slides.synthetic import paint
 from scmil.slides.tiling import Tiling
@@ -64,7 +64,7 @@ class PlainTiles(torch.utils.data.Dataset[Tensor]):
     """One tile at a time from OpenSlide, with the transform of every tutorial."""
 
     def __init__(self, path: Path, tiling: Tiling) -> None:
-        from scmil.encoders.torchvision_models import torchvision
+        from scmil.encoding.encoders.torchvision_models import torchvision
 
         transforms = torchvision().transforms
         self.path, self.xy, self.size = path, tiling.xy, tiling.size_px
@@ -160,7 +160,7 @@ class Thumbnail(nn.Module):
 
 def peak_megabytes(side: int, scratch: Path) -> dict[str, Any]:
     """Tile and encode a whole slide; the largest memory that this process ever had."""
-    from scmil.bag_files import write_bag
+    from scmil.bags.hdf5 import write_bag
 
     encoder = Encoder("thumbnail", 507, Thumbnail(), "none", "none")
     with open_slide(scratch / f"{side}.svs") as slide:

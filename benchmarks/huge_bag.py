@@ -28,9 +28,9 @@ import numpy as np
 import torch
 
 from scmil import build_model
-from scmil.bag_files import FORMAT, read_bag
-from scmil.chunks import predict_bag
-from scmil.model import MILModel
+from scmil.bags.hdf5 import FORMAT, read_bag
+from scmil.models.streaming import predict_bag
+from scmil.models.model import MILModel
 
 RESULTS = Path(__file__).parent / "results" / "huge_bag.json"
 INSTANCES, FITS, DIM = 1_000_000, 100_000, 512

@@ -65,8 +65,8 @@ def write_bags(folder: Path, count: int) -> None:
     """One file a bag: a true one, in whose bytes the name and some features are exchanged, which is quicker than HDF5."""
     import torch
 
-    from scmil.bag_files import ContentDigest, stored_digest, write_bag
-    from scmil.bags import Bag
+    from scmil.bags.hdf5 import ContentDigest, stored_digest, write_bag
+    from scmil.bags.bag import Bag
 
     mark = torch.full((2, DIM), 1.5)
     write_bag(Bag(NAMELESS, mark, xy=torch.zeros(2, 2), provenance={"encoder": "tiny", "mpp": 0.5}), folder / "one.h5")
@@ -107,8 +107,8 @@ class Study:
         write_table(folder / "labels.csv", count)
 
     def list(self) -> None:
-        from scmil.formats import open_bags
-        from scmil.labels import read_labels
+        from scmil.bags.formats import open_bags
+        from scmil.bags.labels import read_labels
 
         self.labels = read_labels(self.folder / "labels.csv")
         self.bags = open_bags(self.folder / "bags", labels=self.labels)
@@ -121,28 +121,28 @@ class Study:
         assert self.bags.inputs(self.inputs).digest == self.inputs.digest
 
     def epoch(self) -> None:
-        from scmil.model import build_model
-        from scmil.recipes import Recipe
-        from scmil.training import fit
+        from scmil.models.model import build_model
+        from scmil.training.recipes import Recipe
+        from scmil.training.fit import fit
 
         model = build_model(DIM, CLASSES, "mean", seed=0)
         fit(model, self.bags.subset(range(0, self.count, 10)), recipe=Recipe(epochs=1), seed=0)
 
     def splits(self) -> None:
-        from scmil.splits import load_splits, repeated_folds, save_splits
+        from scmil.bags.splits import load_splits, repeated_folds, save_splits
 
         dealt = repeated_folds(self.bags.labels, FOLDS, 1, 0, self.bags.patients)
         save_splits(self.folder / "splits.csv", dealt, self.bags.ids)
         self.dealt = load_splits(self.folder / "splits.csv", self.bags.ids)
 
     def audit(self) -> None:
-        from scmil.audit import audit
+        from scmil.bags.audit import audit
 
         found = audit(self.bags, self.labels, self.dealt)
         assert found.ok, found.lines()
 
     def load(self) -> None:
-        from scmil.loader import Loader
+        from scmil.bags.loader import Loader
 
         some = range(0, self.count, 10)
         assert sum(len(bag.features) for bag in Loader(room=0).read(self.bags, some)) == 2 * len(some)
@@ -162,14 +162,14 @@ class Study:
         assert not (out / "failures.csv").read_text().count("no such file")
 
     def _for_each(self, names: Sequence[str], out: Path, stage: str, make: Callable[[str], None], **more: Any) -> None:
-        from scmil.work import Ledger, for_each
+        from scmil.core.jobs.work import Ledger, for_each
 
         for_each(names, make, target=lambda name: out / f"{name}.h5", ledger=Ledger(out), stage=stage, **more)
 
     def results(self) -> None:
-        from scmil.experiment import gather_again
-        from scmil.files import write_atomically
-        from scmil.scoring import score, summarise
+        from scmil.studies.runner import gather_again
+        from scmil.core.files import write_atomically
+        from scmil.studies.protocols import score, summarise
 
         y = np.array(self.bags.labels)
         run, cells = self.folder / "run", []
@@ -241,11 +241,11 @@ def measure_one(folder: Path, count: int) -> None:
     """Print a line of JSON for each stage, as soon as it ends."""
     import torch
 
-    import scmil.audit
-    import scmil.experiment
-    import scmil.formats
+    import scmil.bags.audit
+    import scmil.studies.runner
+    import scmil.bags.formats
     import scmil.report
-    import scmil.training  # noqa: F401  (loading packages is no cost of a stage)
+    import scmil.training.fit  # noqa: F401  (loading packages is no cost of a stage)
 
     torch.set_num_threads(1)
     study = Study(folder, count)
@@ -283,7 +283,7 @@ def share_of_listing(folder: Path, count: int = 10_000, turns: int = 15) -> floa
     """How much longer it takes to open a folder whose bags can be marked than to open it without."""
     from unittest.mock import patch
 
-    from scmil.bags import BagSet
+    from scmil.bags.bag import BagSet
 
     study, lazy = Study(folder / "listing", count), BagSet.lazy.__func__  # type: ignore[attr-defined]
 
@@ -307,11 +307,11 @@ def share_of_first_read(folder: Path, tiles: int = 12_000, dim: int = 512, turns
     """How much longer the first read of a slide takes than a later one, for one training step on it."""
     import torch
 
-    from scmil.bag_files import _compared, read_bag, write_bag
-    from scmil.bags import Bag
-    from scmil.model import build_model
-    from scmil.recipes import Recipe
-    from scmil.training import fit
+    from scmil.bags.hdf5 import _compared, read_bag, write_bag
+    from scmil.bags.bag import Bag
+    from scmil.models.model import build_model
+    from scmil.training.recipes import Recipe
+    from scmil.training.fit import fit
 
     path = folder / "slide.h5"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,7 @@ def floor_step(case: Case) -> Callable[[], None]:
     """The matrix products of ours, in the form that it chooses, on matrices that are there already."""
     import torch
 
-    from scmil.fused import gram_is_cheaper
+    from scmil.sparse_coding.kernel_torch import gram_is_cheaper
 
     n, p, m, later = case.n, case.p, case.m, case.layers - 1
     h1, h2 = p // 4, p // 8

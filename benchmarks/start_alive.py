@@ -37,7 +37,7 @@ def run(dataset: str, variant: str, source: str, epochs: int) -> dict[str, Any]:
     import torch
 
     from scmil import Bag, Recipe, SparseCoding, build_model, fit, load_dataset
-    from scmil.bags import standardise
+    from scmil.bags.bag import standardise
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

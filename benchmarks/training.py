@@ -36,8 +36,8 @@ from sparse_coding import Case, floor_step, peak, reset_peak
 from torch import Tensor, nn
 
 from scmil import Bag, BagSet, Recipe, SparseCoding, build_model, fit
-from scmil.bag_files import read_bag, write_bag
-from scmil.memory import memory_is_kept
+from scmil.bags.hdf5 import read_bag, write_bag
+from scmil.core.memory import memory_is_kept
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 BAGS, INSTANCES, DIM = 40, 12_000, 512

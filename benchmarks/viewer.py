@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from scmil.bags import Bag
-from scmil.files import write_atomically
-from scmil.model import build_model
-from scmil.scores import FORMAT, PAGE, score_bag, write_scores
+from scmil.bags.bag import Bag
+from scmil.core.files import write_atomically
+from scmil.models.model import build_model
+from scmil.models.tile_scores import FORMAT, PAGE, score_bag, write_scores
 from scmil.slides.synthetic import paint
-from scmil.viewer import Library, Server
-from scmil.viewer.pixels import TILE_PX, depth
+from scmil.viz.viewer import Library, Server
+from scmil.viz.viewer.pixels import TILE_PX, depth
 
 RESULTS = Path(__file__).parent / "results" / "viewer.json"
 SIDE_PX, READERS, TILES = 20_000, 4, 400  # tiles a reader

@@ -19,7 +19,7 @@ from tiny import ENCODER, MPP, TILE_PX, filled_up
 from world import CLASSES, FOLDERS, PLAN, World, digest, fill, read_rows, replace_file, write_rows
 
 if TYPE_CHECKING:
-    from scmil.bags import Bag
+    from scmil.bags.bag import Bag
 
 AGAIN = 0.6  # how often a command is one that was given before
 TILES = ("--size", str(TILE_PX), "--mpp", str(MPP))
@@ -274,7 +274,7 @@ def edit_labels(world: World, random: Random) -> str:
 
 def noise_bags(world: World, random: Random) -> str | None:
     """Replace the features of some bags by noise, written by scmil."""
-    from scmil.bag_files import write_bag
+    from scmil.bags.hdf5 import write_bag
 
     return _edited(
         world, random, lambda path, seed: write_bag(_noise_like(path, path.stem, seed), path), "noise, written by scmil"
@@ -286,7 +286,7 @@ def _noise_like(path: Path, id: str, seed: int) -> Bag:
     import h5py
     import torch
 
-    from scmil.bags import Bag
+    from scmil.bags.bag import Bag
 
     with h5py.File(path, "r") as file:
         features, xy, told = file["features"][()], file["coords"][()], json.loads(file.attrs["provenance"])
@@ -334,7 +334,7 @@ def delete_bags(world: World, random: Random) -> str | None:
 
 def add_bag(world: World, random: Random) -> str | None:
     """A bag of a further slide, with a label more often than not."""
-    from scmil.bag_files import write_bag
+    from scmil.bags.hdf5 import write_bag
 
     folders = world.bag_folders()
     if not folders:

@@ -65,8 +65,8 @@ def prepare() -> None:
     """Import all that the commands import, once, for the processes that are forked from this one; make some things small."""
     import torch
 
-    import scmil.heatmaps.maps
-    import scmil.study.scores
+    import scmil.viz.heatmaps.slide_files
+    import scmil.studies.model_metrics
 
     torch.set_num_threads(1)  # a thread pool would not survive the fork
     with contextlib.suppress(ImportError):
@@ -159,7 +159,7 @@ def _child(words: list[str], streams: list[Path], memory: Path | None) -> None:
 
 def _look_instead_of_serving(seen: Path, memory: Path | None) -> None:
     """Let `scmil view` serve until a browser has looked at it."""
-    import scmil.viewer
+    import scmil.viz.viewer
 
     def serve(library: Any, port: int = 0, *_: Any, **__: Any) -> None:
         server = scmil.viewer.Server(library, port)
@@ -295,7 +295,7 @@ def done(stage: dict[str, Any]) -> list[str]:
 
 def bag_of(work: Path, command: Command, id: str) -> Path:
     """Where a command has written the bag of a slide."""
-    from scmil.cohort import bags_folder
+    from scmil.encoding.cohort import bags_folder
 
     words = command.words
     name = words[words.index("--encoder") + 1]

@@ -92,7 +92,7 @@ def encoder() -> Any:
     """The mean colours of the parts of a tile: the work around it is what is tested."""
     from torch import nn
 
-    from scmil.encoders import Encoder
+    from scmil.encoding.encoders import Encoder
 
     network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
     return Encoder("pixels", 48, network, "none", "none", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -100,7 +100,7 @@ def encoder() -> Any:
 
 def slides_to_bags(home: Path, work: Path, retry_failed: bool = False) -> Any:
     """Tile and encode; the outcome of the second."""
-    from scmil.cohort import encode_slides, find_cohort, tile_slides
+    from scmil.encoding.cohort import encode_slides, find_cohort, tile_slides
 
     tile_slides(find_cohort(home / "slides"), work, retry_failed=retry_failed)
     return encode_slides(work, encoder(), retry_failed=retry_failed)
@@ -193,10 +193,10 @@ def read_only(home: Path) -> str:
 @fault("vanished file")
 def vanished(home: Path) -> str:
     """A slide goes between tiling and encoding, and a bag between listing and reading: each fails alone."""
-    from scmil.cohort import bags_folder, encode_slides, find_cohort, tile_slides
+    from scmil.encoding.cohort import bags_folder, encode_slides, find_cohort, tile_slides
     from scmil.errors import DataError
-    from scmil.formats import open_bags
-    from scmil.work import Ledger
+    from scmil.bags.formats import open_bags
+    from scmil.core.jobs.work import Ledger
 
     slides, work = home / "copies", home / "work"
     slides.mkdir()
@@ -221,7 +221,7 @@ def vanished(home: Path) -> str:
 @fault("clock that jumps back")
 def clock(home: Path) -> str:
     """Files from the future and from 1970, and a clock that says 1980: what is done stays done, and nothing else."""
-    import scmil.work as work_module
+    import scmil.core.jobs.work as work_module
 
     first = slides_to_bags(home, home / "work")
     for number, path in enumerate(sorted((home / "work").rglob("*"))):
@@ -249,7 +249,7 @@ def clock(home: Path) -> str:
 @fault("two to eight processes on one folder")
 def processes(home: Path) -> str:
     """Each slide is encoded by one of them, and all bags are those of a process alone."""
-    from scmil.cohort import encode_slides, find_cohort, tile_slides
+    from scmil.encoding.cohort import encode_slides, find_cohort, tile_slides
 
     slides_to_bags(home, home / "alone")
     expected = {path.name: path.read_bytes() for path in (home / "alone" / "bags" / "pixels").glob("*.h5")}
@@ -276,7 +276,7 @@ def processes(home: Path) -> str:
 def handles(home: Path) -> str:
     """Few handles are left: an error in words or none; with enough of them all is done."""
     from scmil.errors import ScmilError
-    from scmil.work import Ledger
+    from scmil.core.jobs.work import Ledger
 
     first = slides_to_bags(home, home / "before")  # all is imported, and needs no further handles for that
     check(len(first.done) == count(home), str(first))
@@ -302,8 +302,8 @@ def handles(home: Path) -> str:
 @fault("an HDF5 file that another process has locked")
 def locked(home: Path) -> str:
     """A bag that is being written by another program is refused by name, and read when that has ended."""
-    from scmil.bag_files import read_bag
-    from scmil.cohort import bags_folder
+    from scmil.bags.hdf5 import read_bag
+    from scmil.encoding.cohort import bags_folder
     from scmil.errors import DataError
 
     slides_to_bags(home, home / "work")

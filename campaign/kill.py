@@ -103,15 +103,15 @@ def prepare() -> None:
     """Import what the verbs import, for all processes that are forked from this one; the demo is made small."""
     import torch
 
-    import scmil.atlas_page
+    import scmil.viz.atlas_page
     import scmil.cli
-    import scmil.cohort
-    import scmil.demo_slides
-    import scmil.heatmaps
-    import scmil.locate
-    import scmil.pca
+    import scmil.encoding.cohort
+    import scmil.demo.slides
+    import scmil.viz.heatmaps
+    import scmil.viz.lesions
+    import scmil.viz.pca
     import scmil.report
-    import scmil.study
+    import scmil.studies
 
     torch.set_num_threads(1)  # a thread pool would not survive the fork
     scmil.demo_slides.SIDE_PX, scmil.demo_slides.EPOCHS = SIDE_PX, 2
@@ -194,8 +194,8 @@ def write_bags(folder: Path, seed: int) -> tuple[Path, Path]:
     """Bags of random numbers, in which the class can be found, and the table of their labels."""
     import torch
 
-    from scmil.bags import Bag, BagSet
-    from scmil.formats import export
+    from scmil.bags.bag import Bag, BagSet
+    from scmil.bags.formats import export
 
     generator = torch.Generator().manual_seed(seed)
     made = {

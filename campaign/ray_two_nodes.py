@@ -45,14 +45,14 @@ from shared import RESULTS, paint_cohort, say, write_result
 from torch import Tensor, nn
 from whole import what_is_wrong
 
-from scmil import cluster as room
-from scmil.cluster import Cluster, cells_on, slides_on
-from scmil.cohort import TileSettings, encode_slides, find_cohort, tile_slides
-from scmil.encoders import Encoder, load_encoder
+from scmil.studies import cluster as room
+from scmil.studies.cluster import Cluster, cells_on, slides_on
+from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, tile_slides
+from scmil.encoding.encoders import Encoder, load_encoder
 from scmil.errors import ClusterError
-from scmil.experiment import run
-from scmil.plan import Plan, make_plan
-from scmil.work import Ledger
+from scmil.studies.runner import run
+from scmil.studies.plan import Plan, make_plan
+from scmil.core.jobs.work import Ledger
 
 POISON, PINK = "poison", (200, 80, 160)
 ATTEMPTS = 5

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scmil.files import write_atomically
+from scmil.core.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -52,7 +52,7 @@ def main() -> int:
 
 def soak(home: Path, minutes: float, rounds: int, seed: int, out: Path) -> dict[str, Any]:
     """Rounds until the time is over; the page of the result."""
-    from scmil.encoders import load_encoder
+    from scmil.encoding.encoders import load_encoder
 
     labels = paint_cohort(home / "slides", SLIDES, SIDE_PX, seed)
     encoder, samples, start = load_encoder(ENCODER), list[Sample](), time.monotonic()
@@ -76,11 +76,11 @@ def soak(home: Path, minutes: float, rounds: int, seed: int, out: Path) -> dict[
 
 def one_round(home: Path, labels: Path, encoder: Any, seed: int) -> None:
     """The whole way, into a folder that is thrown away after it."""
-    from scmil import study
-    from scmil.cohort import bags_folder, encode_slides, find_cohort, tile_slides
-    from scmil.formats import open_bags
-    from scmil.heatmaps import draw_heatmaps
-    from scmil.labels import read_labels
+    from scmil import studies as study
+    from scmil.encoding.cohort import bags_folder, encode_slides, find_cohort, tile_slides
+    from scmil.bags.formats import open_bags
+    from scmil.viz.heatmaps import draw_heatmaps
+    from scmil.bags.labels import read_labels
 
     work, model = home / "work", home / "model"
     shutil.rmtree(work, ignore_errors=True)
@@ -99,7 +99,7 @@ def one_round(home: Path, labels: Path, encoder: Any, seed: int) -> None:
 
 def view(model: Path, slides: Path) -> None:
     """Ask a viewer, as its page does, for the list, and for pictures, scores and a layer of each slide."""
-    from scmil.viewer import Library, Server
+    from scmil.viz.viewer import Library, Server
 
     server = Server(Library([model], slides))
     thread = threading.Thread(target=server.run)

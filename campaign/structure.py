@@ -169,9 +169,9 @@ def study(folder: Path) -> None:
     import tiny
     import torch
 
-    from scmil.bag_files import write_bag
-    from scmil.bags import Bag
-    from scmil.study import open_data, train
+    from scmil.bags.hdf5 import write_bag
+    from scmil.bags.bag import Bag
+    from scmil.studies import open_data, train
 
     made = {"encoder": tiny.ENCODER, "size_px": tiny.TILE_PX, "mpp": tiny.MPP, "overlap_px": 0, "side_level0": 64.0}
     made |= {"slide_mpp": tiny.MPP, "slide_size": [320, 320], "encoder_digest": "None".rjust(64, "0")}
@@ -217,8 +217,8 @@ def work(folder: Path) -> None:
     """A folder of scmil tile and encode."""
     import tiny
 
-    from scmil.cohort import TileSettings, encode_slides, find_cohort, tile_slides
-    from scmil.encoders import load_encoder
+    from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, tile_slides
+    from scmil.encoding.encoders import load_encoder
 
     (folder / "slides").mkdir()
     (folder / "slides" / "a.svs").write_bytes(tiny.slide(0, tumour=True)[0])
@@ -232,7 +232,7 @@ def work(folder: Path) -> None:
 
 def read_bag_table(folder: Path, file: Path) -> None:
     """Read a table of bags, and all its features."""
-    from scmil.datasets import load_dataset
+    from scmil.bags.datasets import load_dataset
 
     for bag in load_dataset(file):
         bag.features.sum()
@@ -240,15 +240,15 @@ def read_bag_table(folder: Path, file: Path) -> None:
 
 def read_split_table(folder: Path, file: Path) -> None:
     """Read splits."""
-    from scmil.split_files import read_splits
+    from scmil.bags.split_files import read_splits
 
     read_splits(file, [f"s{number}" for number in range(6)])
 
 
 def read_label_table(folder: Path, file: Path) -> None:
     """Read labels, or microns per pixel."""
-    from scmil.cohort import read_mpp
-    from scmil.labels import read_labels
+    from scmil.encoding.cohort import read_mpp
+    from scmil.bags.labels import read_labels
 
     read_mpp(file) if file.name == "mpp.csv" else read_labels(file)
 
@@ -256,7 +256,7 @@ def read_label_table(folder: Path, file: Path) -> None:
 def read_pixels(folder: Path, file: Path) -> None:
     """Look at a slide as the verbs and the viewer do."""
     from scmil.slides import open_slide
-    from scmil.viewer.pixels import cut, depth, picture
+    from scmil.viz.viewer.pixels import cut, depth, picture
 
     read_slide(folder, file)
     with open_slide(file, mpp=0.5) as slide:
@@ -269,7 +269,7 @@ def read_outline(folder: Path, file: Path) -> None:
     """Read outlines as locate, heatmap and the viewer do."""
     from targets import read_annotation
 
-    from scmil.slides.lesions import read_lesions, read_outlines
+    from scmil.slides.annotations.lookup import read_lesions, read_outlines
 
     read_annotation(folder, file)
     read_outlines(file)
@@ -278,7 +278,7 @@ def read_outline(folder: Path, file: Path) -> None:
 
 def read_study(folder: Path, file: Path) -> None:
     """Load a model, apply it to bags, and to a slide that is tiled as the model says."""
-    from scmil.study import encode_for, load_study, open_bags_to_predict, predict_folder
+    from scmil.studies import encode_for, load_study, open_bags_to_predict, predict_folder
 
     load_study(folder / "model")
     predict_folder(folder / "model", open_bags_to_predict([folder / "bags"]), folder / OUT / "predictions.csv")
@@ -296,8 +296,8 @@ def _raise_bugs(failed: Mapping[str, str]) -> None:
 def read_library(folder: Path, file: Path) -> None:
     """Ask the viewer for everything."""
     from scmil.errors import ScmilError
-    from scmil.viewer import Library
-    from scmil.viewer.answers import Answers
+    from scmil.viz.viewer import Library
+    from scmil.viz.viewer.responses import Answers
 
     library = Library([folder / "sc"], folder / "slides")
     answers = Answers(library)
@@ -322,9 +322,9 @@ def read_work(folder: Path, file: Path) -> None:
     """Take up the work of a folder: its slides, settings, tiles and bags."""
     import tiny
 
-    from scmil.cohort import encode_slides, read_settings, read_sources, tile_slides
-    from scmil.encoders import load_encoder
-    from scmil.work import Ledger
+    from scmil.encoding.cohort import encode_slides, read_settings, read_sources, tile_slides
+    from scmil.encoding.encoders import load_encoder
+    from scmil.core.jobs.work import Ledger
 
     place = folder / OUT / "work"
     shutil.copytree(folder / "work", place)
@@ -337,7 +337,7 @@ def read_work(folder: Path, file: Path) -> None:
 
 def read_weights(folder: Path, file: Path) -> None:
     """Read the weights of an encoder."""
-    from scmil.encoders.weights import read_state
+    from scmil.encoding.encoders.weights import read_state
 
     read_state(file)
 

@@ -54,8 +54,8 @@ def annotations(folder: Path) -> None:
     """Two outlines with a hole, as ASAP and as QuPath have them."""
     from shapely import MultiPolygon, box
 
-    from scmil.slides.asap import write_asap
-    from scmil.slides.geojson import Region, write_geojson
+    from scmil.slides.annotations.asap import write_asap
+    from scmil.slides.annotations.geojson import Region, write_geojson
 
     ring = MultiPolygon([box(0, 0, 90, 90) - box(30, 30, 60, 60)])
     regions = [Region("lesion", ring, "_0"), Region("other", MultiPolygon([box(100, 0, 140, 30)]), "_1")]
@@ -91,11 +91,11 @@ def own_files(folder: Path) -> None:
     import torch
     from shapely import MultiPolygon, box
 
-    from scmil.bag_files import write_bag
-    from scmil.bags import Bag
-    from scmil.model import build_model
-    from scmil.model_files import save_model
-    from scmil.scores import score_bag, write_scores
+    from scmil.bags.hdf5 import write_bag
+    from scmil.bags.bag import Bag
+    from scmil.models.model import build_model
+    from scmil.models.files import save_model
+    from scmil.models.tile_scores import score_bag, write_scores
     from scmil.slides.tiling import Tiling, write_tiling
     from scmil.slides.tissue import Tissue
 
@@ -146,30 +146,30 @@ def read_slide(folder: Path, file: Path) -> None:
 
 def read_annotation(folder: Path, file: Path) -> None:
     """Read an outline, and what of it is tumour."""
-    from scmil.slides.asap import read_asap
-    from scmil.slides.geojson import read_geojson
+    from scmil.slides.annotations.asap import read_asap
+    from scmil.slides.annotations.geojson import read_geojson
 
     read_asap(file) if file.suffix == ".xml" else read_geojson(file)
 
 
 def read_table(folder: Path, file: Path) -> None:
     """Read labels."""
-    from scmil.labels import read_labels
+    from scmil.bags.labels import read_labels
 
     read_labels(file)
 
 
 def read_toml(folder: Path, file: Path) -> None:
     """Read and check an experiment."""
-    from scmil.plan import read_plan
+    from scmil.studies.plan import read_plan
 
     read_plan(file, only="nothing*" if file.stem == "table3_atoms" else None)
 
 
 def read_own_bag(folder: Path, file: Path) -> None:
     """Read a bag in every way there is."""
-    from scmil.bag_files import map_features, read_bag, read_header
-    from scmil.formats import open_bags
+    from scmil.bags.hdf5 import map_features, read_bag, read_header
+    from scmil.bags.formats import open_bags
 
     read_header(file)
     read_bag(file)
@@ -187,7 +187,7 @@ def read_tiles(folder: Path, file: Path) -> None:
 
 def read_model(folder: Path, file: Path) -> None:
     """Load a model whose hash has been set right, so that its weights are looked at."""
-    from scmil.model_files import load_model
+    from scmil.models.files import load_model
 
     page = folder / "model" / "model.json"
     if file != page:
@@ -198,7 +198,7 @@ def read_model(folder: Path, file: Path) -> None:
 
 def read_npz(folder: Path, file: Path) -> None:
     """Read the scores of a slide, and look at each."""
-    from scmil.scores import read_scores
+    from scmil.models.tile_scores import read_scores
 
     scores = read_scores(file)
     for kind in scores.kinds():
@@ -209,7 +209,7 @@ def read_foreign(name: str) -> Callable[[Path, Path], None]:
     """Open a folder of another tool and read all its bags."""
 
     def read(folder: Path, file: Path) -> None:
-        from scmil.formats import open_bags
+        from scmil.bags.formats import open_bags
 
         options: dict[str, Any] = {"trust_pickle": True} if name == "dtfd" else {}
         options |= {"slide_mpp": 0.5} if name in ("clam", "trident", "stamp") else {}

@@ -19,7 +19,7 @@ def register_encoder() -> None:
     import torch
     from torch import nn
 
-    from scmil.encoders import Encoder, registry
+    from scmil.encoding.encoders import Encoder, registry
 
     def load(weights: str | Path | None = None, random: int | None = None) -> Encoder:
         dim = 3 * BLOCKS**2

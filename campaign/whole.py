@@ -86,7 +86,7 @@ def _ending(*words: str) -> Callable[[Path], None]:
 
 
 def _xml(path: Path) -> None:
-    from scmil.slides.asap import read_asap
+    from scmil.slides.annotations.asap import read_asap
 
     read_asap(path)
 

@@ -16,8 +16,8 @@ from statistics import mean
 from typing import Any
 
 from scmil.report import Run, read_run, verdict
-from scmil.report.comparing import protocol_worth
-from scmil.report.reading import Key
+from scmil.report.comparisons import protocol_worth
+from scmil.report.run_files import Key
 
 HERE = Path(__file__).parent
 PAGE = HERE / "benchmarks.md"

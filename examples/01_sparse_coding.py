@@ -6,7 +6,7 @@ Run it and read along: it takes a few seconds.
 import torch
 
 import scmil
-from scmil.sparse_coding import dct_dictionary, objective, unrolled_ista
+from scmil.sparse_coding.layer import dct_dictionary, objective, unrolled_ista
 
 torch.manual_seed(0)
 

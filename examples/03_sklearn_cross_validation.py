@@ -10,8 +10,8 @@ import torch
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 
 from scmil import load_dataset
-from scmil.estimator import SCMILClassifier
-from scmil.sparse_coding import StepWarning
+from scmil.training.estimator import SCMILClassifier
+from scmil.sparse_coding.layer import StepWarning
 
 torch.set_num_threads(1)  # the matrices are small: a second thread would cost more than it brings
 warnings.simplefilter(

@@ -7,7 +7,7 @@ import os
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = ["scmil.sparse_coding", "scmil.released", "scmil.aggregators", "scmil.bags"]
+CHECKED = ["scmil.sparse_coding.layer", "scmil.sparse_coding.released", "scmil.models.aggregators", "scmil.bags.bag"]
 install_import_hook(CHECKED, "beartype.beartype")
 
 os.environ.setdefault("COLUMNS", "120")

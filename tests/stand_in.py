@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from scmil.bag_files import write_bag
-from scmil.bags import Bag
-from scmil.datasets.official import Cohort, Listed
+from scmil.bags.hdf5 import write_bag
+from scmil.bags.bag import Bag
+from scmil.bags.datasets.cohorts import Cohort, Listed
 
 DIMS = {"resnet18": 512, "swin": 768, "ctranspath": 768}
 DIMS |= {f"{encoder}-two-scales": 2 * dim for encoder, dim in DIMS.items()}

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from scmil.metrics import METRICS, accuracy, score_all, youden_threshold
-from scmil.splits import repeated_folds
+from scmil.stats.metrics import METRICS, accuracy, score_all, youden_threshold
+from scmil.bags.splits import repeated_folds
 
 EVIL = "<script>alert(1)</script>"
 ARMS: tuple[tuple[str, str | None], ...] = (("ABMIL | a_b", None), ("ABMIL + SC", "ABMIL | a_b"), (EVIL, "ABMIL | a_b"))

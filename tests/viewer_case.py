@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from scmil.bags import Bag
-from scmil.model import build_model
-from scmil.scores import FORMAT, PAGE, Scores, score_bag, write_scores
+from scmil.bags.bag import Bag
+from scmil.models.model import build_model
+from scmil.models.tile_scores import FORMAT, PAGE, Scores, score_bag, write_scores
 from scmil.slides.synthetic import paint
-from scmil.viewer import Library, Server
+from scmil.viz.viewer import Library, Server
 
 SIDE = 128
 PLACES = [(x, y) for y in range(128, 896, SIDE) for x in range(128, 896, SIDE)]

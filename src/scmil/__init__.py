@@ -19,45 +19,64 @@ __version__ = "0.6.0"
 
 # Where each public name lives. `tests/test_docs.py` holds that this list, the imports below and the docs agree.
 _HOME = {
-    "SparseCoding": "sparse_coding",
-    "soft_threshold": "sparse_coding",
-    "unrolled_ista": "sparse_coding",
-    "ReleasedSparseCoding": "released",
-    "Prediction": "aggregators",
-    "Embedding": "aggregators",
-    "MILModel": "model",
-    "build_model": "model",
-    "plug_into": "plug",
-    "save_model": "model_files",
-    "load_model": "model_files",
-    "count_parameters": "cost",
-    "count_multiply_adds": "cost",
+    "SparseCoding": "sparse_coding.layer",
+    "soft_threshold": "sparse_coding.layer",
+    "unrolled_ista": "sparse_coding.layer",
+    "ReleasedSparseCoding": "sparse_coding.released",
+    "Prediction": "models.aggregators",
+    "Embedding": "models.aggregators",
+    "MILModel": "models.model",
+    "build_model": "models.model",
+    "plug_into": "models.external",
+    "save_model": "models.files",
+    "load_model": "models.files",
+    "count_parameters": "models.cost",
+    "count_multiply_adds": "models.cost",
     "open_slide": "slides",
     "find_tissue": "slides",
     "tile": "slides",
-    "load_encoder": "encoders",
-    "encode": "features",
-    "open_bags": "formats",
-    "read_labels": "labels",
-    "write_bag": "bag_files",
-    "read_bag": "bag_files",
-    "Bag": "bags",
-    "BagSet": "bags",
-    "load_dataset": "datasets",
-    "read_bags": "datasets.table",
-    "Recipe": "recipes",
-    "recipe": "recipes",
-    "fit": "training",
-    "fit_folds": "folds",
-    "predict": "training",
-    "SCMILClassifier": "estimator",
+    "load_encoder": "encoding.encoders",
+    "encode": "encoding.features",
+    "open_bags": "bags.formats",
+    "read_labels": "bags.labels",
+    "write_bag": "bags.hdf5",
+    "read_bag": "bags.hdf5",
+    "Bag": "bags.bag",
+    "BagSet": "bags.bag",
+    "load_dataset": "bags.datasets",
+    "read_bags": "bags.datasets.table",
+    "Recipe": "training.recipes",
+    "recipe": "training.recipes",
+    "fit": "training.fit",
+    "fit_folds": "training.folds",
+    "predict": "training.fit",
+    "SCMILClassifier": "training.estimator",
     "ScmilError": "errors",
 }
-_ROOMS = (
-    "aggregators", "audit", "bags", "cohort", "cost", "datasets", "encoders", "errors", "experiment", "features", "formats",
-    "labels", "metrics", "model", "plan", "recipes", "report", "significance", "slides", "sparse_coding", "splits",
-    "training",
-)  # fmt: skip
+_ROOMS = {
+    "aggregators": "models.aggregators",
+    "audit": "bags.audit",
+    "bags": "bags",
+    "cohort": "encoding.cohort",
+    "cost": "models.cost",
+    "datasets": "bags.datasets",
+    "encoders": "encoding.encoders",
+    "errors": "errors",
+    "experiment": "studies.runner",
+    "features": "encoding.features",
+    "formats": "bags.formats",
+    "labels": "bags.labels",
+    "metrics": "stats.metrics",
+    "model": "models.model",
+    "plan": "studies.plan",
+    "recipes": "training.recipes",
+    "report": "report",
+    "significance": "stats.significance",
+    "slides": "slides",
+    "sparse_coding": "sparse_coding",
+    "splits": "bags.splits",
+    "training": "training.fit",
+}
 
 __all__ = [*_HOME, *_ROOMS, "__version__"]  # noqa: PLE0604  (all of them are strings)
 
@@ -66,7 +85,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(f"scmil.{_HOME[name]}"), name)
     if name in _ROOMS:
-        return import_module(f"scmil.{name}")
+        return import_module(f"scmil.{_ROOMS[name]}")
     raise AttributeError(f"module 'scmil' has no attribute {name!r}")
 
 
@@ -75,36 +94,36 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from scmil.aggregators import Embedding as Embedding
-    from scmil.aggregators import Prediction as Prediction
-    from scmil.bag_files import read_bag as read_bag
-    from scmil.bag_files import write_bag as write_bag
-    from scmil.bags import Bag as Bag
-    from scmil.bags import BagSet as BagSet
-    from scmil.cost import count_multiply_adds as count_multiply_adds
-    from scmil.cost import count_parameters as count_parameters
-    from scmil.datasets import load_dataset as load_dataset
-    from scmil.datasets.table import read_bags as read_bags
-    from scmil.encoders import load_encoder as load_encoder
+    from scmil.models.aggregators import Embedding as Embedding
+    from scmil.models.aggregators import Prediction as Prediction
+    from scmil.bags.hdf5 import read_bag as read_bag
+    from scmil.bags.hdf5 import write_bag as write_bag
+    from scmil.bags.bag import Bag as Bag
+    from scmil.bags.bag import BagSet as BagSet
+    from scmil.models.cost import count_multiply_adds as count_multiply_adds
+    from scmil.models.cost import count_parameters as count_parameters
+    from scmil.bags.datasets import load_dataset as load_dataset
+    from scmil.bags.datasets.table import read_bags as read_bags
+    from scmil.encoding.encoders import load_encoder as load_encoder
     from scmil.errors import ScmilError as ScmilError
-    from scmil.estimator import SCMILClassifier as SCMILClassifier
-    from scmil.features import encode as encode
-    from scmil.folds import fit_folds as fit_folds
-    from scmil.formats import open_bags as open_bags
-    from scmil.labels import read_labels as read_labels
-    from scmil.model import MILModel as MILModel
-    from scmil.model import build_model as build_model
-    from scmil.model_files import load_model as load_model
-    from scmil.model_files import save_model as save_model
-    from scmil.plug import plug_into as plug_into
-    from scmil.recipes import Recipe as Recipe
-    from scmil.recipes import recipe as recipe
-    from scmil.released import ReleasedSparseCoding as ReleasedSparseCoding
+    from scmil.training.estimator import SCMILClassifier as SCMILClassifier
+    from scmil.encoding.features import encode as encode
+    from scmil.training.folds import fit_folds as fit_folds
+    from scmil.bags.formats import open_bags as open_bags
+    from scmil.bags.labels import read_labels as read_labels
+    from scmil.models.model import MILModel as MILModel
+    from scmil.models.model import build_model as build_model
+    from scmil.models.files import load_model as load_model
+    from scmil.models.files import save_model as save_model
+    from scmil.models.external import plug_into as plug_into
+    from scmil.training.recipes import Recipe as Recipe
+    from scmil.training.recipes import recipe as recipe
+    from scmil.sparse_coding.released import ReleasedSparseCoding as ReleasedSparseCoding
     from scmil.slides import find_tissue as find_tissue
     from scmil.slides import open_slide as open_slide
     from scmil.slides import tile as tile
-    from scmil.sparse_coding import SparseCoding as SparseCoding
-    from scmil.sparse_coding import soft_threshold as soft_threshold
-    from scmil.sparse_coding import unrolled_ista as unrolled_ista
-    from scmil.training import fit as fit
-    from scmil.training import predict as predict
+    from scmil.sparse_coding.layer import SparseCoding as SparseCoding
+    from scmil.sparse_coding.layer import soft_threshold as soft_threshold
+    from scmil.sparse_coding.layer import unrolled_ista as unrolled_ista
+    from scmil.training.fit import fit as fit
+    from scmil.training.fit import predict as predict

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scmil.errors import DataError
-from scmil.files import check_regular
+from scmil.core.files import check_regular
 
 LARGEST_PAGE = 256 * 2**20  # bytes of a JSON file of ours; `maps.json` of 100 000 slides has 30 MB
 LARGEST_TOML = 2**20

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from scmil.errors import OutputError
-from scmil.files import write_atomically
+from scmil.core.files import write_atomically
 from scmil.fingerprint import sha256_of_file
 
 RECORD = ".scmil-outputs.jsonl"

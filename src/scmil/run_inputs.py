@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scmil.errors import ConfigError, DataError, ScmilError
-from scmil.files import write_atomically
+from scmil.core.files import write_atomically
 from scmil.fingerprint import Inputs, sha256_of_file, sha256_of_json, stat_of
-from scmil.plan import DATA_KEYS, Cell
+from scmil.studies.plan import DATA_KEYS, Cell
 
 if TYPE_CHECKING:
-    from scmil.bags import BagSet
+    from scmil.bags.bag import BagSet
 
 FOLDER = "inputs"
 
 
 def load_bags(settings: Mapping[str, Any], data: Path | None = None) -> Any:
     """The bags that the `[data]` table of a cell names, without those that have no label if it says so."""
-    from scmil.datasets import load_dataset
-    from scmil.survey import labelled
+    from scmil.bags.datasets import load_dataset
+    from scmil.bags.checks import labelled
 
     own = {key: settings[key] for key in DATA_KEYS if key in settings and key not in ("name", "drop_unlabelled")}
     bags = load_dataset(settings["dataset"], data=data, **own)
@@ -146,7 +146,7 @@ def _files(cell: Cell, bags: BagSet) -> dict[str, str]:
 
 def annotations_digest(folder: str | Path, ids: Sequence[str]) -> str:
     """A digest of names, sizes and times of the annotations of slides."""
-    from scmil.slides.lesions import find_annotation
+    from scmil.slides.annotations.lookup import find_annotation
 
     files = [path for id in ids if (path := find_annotation(id, Path(folder)))]
     return sha256_of_json([[path.name, *stat_of([path])[:2]] for path in files])

@@ -22,7 +22,7 @@ from PIL import Image
 from playwright import sync_api
 from viewer_case import ATOMS, PLACES, SIDE, running, scored, write_case
 
-from scmil.viewer import Library, Server
+from scmil.viz.viewer import Library, Server
 from scmil.viewer.browser import redirect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

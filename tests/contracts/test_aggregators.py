@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scmil import aggregators, build_model, load_model, save_model
+from scmil import build_model, load_model, save_model
+from scmil.models import aggregators
 from scmil.errors import BagError, ShapeError
-from scmil.model import MILModel
+from scmil.models.model import MILModel
 
 NAMES = aggregators.names()
 DIM = 20

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from scmil import encoders
-from scmil.encoders import Encoder, load_encoder
-from scmil.encoders.speed import painted_tiles
+from scmil.encoding import encoders
+from scmil.encoding.encoders import Encoder, load_encoder
+from scmil.encoding.encoders.optimise import painted_tiles
 from scmil.errors import ShapeError
 
 NAMES = [*encoders.names(), "timm:resnet10t"]

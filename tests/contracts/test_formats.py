@@ -9,13 +9,14 @@ import pytest
 import torch
 from independent_readers import read_clam, read_clam_labels, read_trident
 
-from scmil import Bag, formats
-from scmil.bags import BagSet
+from scmil import Bag
+from scmil.bags import formats
+from scmil.bags.bag import BagSet
 from scmil.errors import DataError, OutputError
-from scmil.files import write_atomically
-from scmil.formats import Exported, export, open_bags, writable
-from scmil.formats.folder import Folder
-from scmil.labels import read_labels
+from scmil.core.files import write_atomically
+from scmil.bags.formats import Exported, export, open_bags, writable
+from scmil.bags.formats.folder import Folder
+from scmil.bags.labels import read_labels
 
 every_format = pytest.mark.parametrize("name", formats.names())
 every_writer = pytest.mark.parametrize("name", writable())

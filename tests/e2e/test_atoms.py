@@ -20,16 +20,16 @@ pytest.importorskip("PIL.Image")
 from PIL import Image
 from typer.testing import CliRunner
 
-from scmil import study
-from scmil.atlas_page import make_atlas
-from scmil.bag_files import read_bag, write_bag
-from scmil.bags import Bag
+from scmil import studies as study
+from scmil.viz.atlas_page import make_atlas
+from scmil.bags.hdf5 import read_bag, write_bag
+from scmil.bags.bag import Bag
 from scmil.cli import app
 from scmil.errors import OptionError, OutputError
-from scmil.formats import open_bags
-from scmil.labels import read_labels
+from scmil.bags.formats import open_bags
+from scmil.bags.labels import read_labels
 from scmil.slides import slide_digest
-from scmil.work import Ledger
+from scmil.core.jobs.work import Ledger
 
 SIDE, ACROSS, DIM, SLIDES = 40, 4, 16, 10
 MADE = {"encoder": "colours", "size_px": 32, "mpp": 0.5, "side_level0": float(SIDE), "slide_mpp": 0.4, "overlap_px": 0}

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from scmil import study
-from scmil.bag_files import write_bag
-from scmil.bags import Bag
+from scmil import studies as study
+from scmil.bags.hdf5 import write_bag
+from scmil.bags.bag import Bag
 from scmil.cli import main
-from scmil.work import Ledger
+from scmil.core.jobs.work import Ledger
 
 pytest.importorskip("shapely")
 pytest.importorskip("PIL")

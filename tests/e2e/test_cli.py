@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scmil import __version__, aggregators
+from scmil import __version__
+from scmil.models import aggregators
 
 SCMIL = Path(sys.executable).with_name("scmil")
 

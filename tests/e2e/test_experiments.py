@@ -12,12 +12,14 @@ from stand_in import some_slides, write_stand_in
 from typer.testing import CliRunner
 
 from scmil.cli import app
-from scmil.datasets import camelyon16, load_dataset, status, tcga_nsclc
+from scmil.bags.datasets import load_dataset, status
+from scmil.bags.datasets import camelyon16
+from scmil.bags.datasets import tcga_nsclc
 from scmil.errors import ConfigError
-from scmil.experiment import run
-from scmil.plan import Plan, make_plan, read_plan
+from scmil.studies.runner import run
+from scmil.studies.plan import Plan, make_plan, read_plan
 from scmil.report import read_run, write_report
-from scmil.report.paper import average_changes, layer_costs, published_areas
+from scmil.report.paper_tables import average_changes, layer_costs, published_areas
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 QUICK = ["training.epochs=1", "data.allow_missing=true"]
@@ -120,8 +122,8 @@ def test_painted_slides_under_official_names_become_bags_of_the_cohort(tmp_path:
         pytest.skip("openslide and tifffile are not installed")
     from torch import nn
 
-    from scmil.cohort import TileSettings, encode_slides, find_cohort, tile_slides
-    from scmil.encoders import Encoder
+    from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, tile_slides
+    from scmil.encoding.encoders import Encoder
     from scmil.slides.synthetic import paint
 
     for name, tumour in (("normal_001", False), ("tumor_001", True)):

@@ -12,9 +12,9 @@ import torch
 
 pytest.importorskip("openslide")
 
-from scmil import study
-from scmil.bag_files import write_bag
-from scmil.bags import Bag
+from scmil import studies as study
+from scmil.bags.hdf5 import write_bag
+from scmil.bags.bag import Bag
 from scmil.slides.synthetic import paint
 
 SCMIL = Path(sys.executable).with_name("scmil")

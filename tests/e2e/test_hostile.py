@@ -24,18 +24,18 @@ import numpy as np
 import pytest
 import torch
 
-from scmil import study
-from scmil.bag_files import map_features, read_bag, read_header, write_bag
-from scmil.bags import Bag, BagSet
+from scmil import studies as study
+from scmil.bags.hdf5 import map_features, read_bag, read_header, write_bag
+from scmil.bags.bag import Bag, BagSet
 from scmil.errors import BagError, ConfigError, DataError, ModelFileError, SlideError
-from scmil.formats import export, open_bags
-from scmil.labels import read_labels
-from scmil.model import build_model
-from scmil.model_files import load_model, save_model
-from scmil.plan import read_plan
-from scmil.scores import read_scores
-from scmil.splits import Split, load_splits, save_splits
-from scmil.work import Ledger, safe_name
+from scmil.bags.formats import export, open_bags
+from scmil.bags.labels import read_labels
+from scmil.models.model import build_model
+from scmil.models.files import load_model, save_model
+from scmil.studies.plan import read_plan
+from scmil.models.tile_scores import read_scores
+from scmil.bags.splits import Split, load_splits, save_splits
+from scmil.core.jobs.work import Ledger, safe_name
 
 HTML = "<img src=x onerror=alert(1)>"
 FORMULA = "=HYPERLINK(http://evil.example)"
@@ -95,7 +95,7 @@ def test_a_png_that_claims_a_billion_pixels_a_side_is_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("suffix", ["tif", "svs"])
 def test_a_tiff_that_claims_a_billion_pixels_a_side_fails_alone_and_at_once(tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("openslide")
-    from scmil.cohort import find_cohort, tile_slides
+    from scmil.encoding.cohort import find_cohort, tile_slides
 
     (tmp_path / "slides").mkdir()
     (tmp_path / "slides" / f"bomb.{suffix}").write_bytes(tiff_of(10**9, 10**9, aperio=suffix == "svs"))
@@ -411,7 +411,7 @@ ENTITIES = {
 @pytest.mark.parametrize("content", ENTITIES.values(), ids=list(ENTITIES))
 def test_entities_of_xml_are_not_read(tmp_path: Path, content: str) -> None:
     pytest.importorskip("defusedxml")
-    from scmil.slides.asap import read_asap
+    from scmil.slides.annotations.asap import read_asap
 
     (tmp_path / "slide.xml").write_text(f'<?xml version="1.0"?>{content}')
     with pytest.raises(DataError, match=r"slide\.xml declares a document type or entities"):
@@ -421,7 +421,7 @@ def test_entities_of_xml_are_not_read(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize("encoding", ["no-such-code", "utf-7", "hex"])
 def test_xml_in_an_encoding_that_nobody_knows_is_refused(tmp_path: Path, encoding: str) -> None:
     pytest.importorskip("defusedxml")
-    from scmil.slides.asap import read_asap
+    from scmil.slides.annotations.asap import read_asap
 
     (tmp_path / "slide.xml").write_text(f'<?xml version="1.0" encoding="{encoding}"?><ASAP_Annotations/>')
     with pytest.raises(DataError, match=r"slide\.xml is not XML"):
@@ -484,7 +484,7 @@ def test_a_plan_with_a_number_that_no_machine_has_is_refused(tmp_path: Path) -> 
 
 def test_a_pickle_that_ends_in_the_middle_of_a_number_is_refused_by_name(tmp_path: Path) -> None:
     """Found by the fuzz campaign: torch's reader says `struct.error`."""
-    from scmil.formats.reading import load_pt
+    from scmil.bags.formats.reading import load_pt
 
     torch.save(torch.zeros(2, 3), tmp_path / "whole.pt")
     with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "cut.pt", "w") as cut:
@@ -665,8 +665,8 @@ def test_no_page_shows_a_name_as_markup(trained: Path) -> None:
 def test_the_viewer_sends_names_as_data_and_its_page_never_as_markup(trained: Path) -> None:
     pytest.importorskip("starlette", reason="starlette is not installed")
     pytest.importorskip("openslide", reason="openslide is not installed")
-    from scmil.viewer import Library
-    from scmil.viewer.answers import Answers
+    from scmil.viz.viewer import Library
+    from scmil.viz.viewer.responses import Answers
 
     answers = Answers(Library([trained / "model"], None))
     try:

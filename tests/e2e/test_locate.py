@@ -18,16 +18,16 @@ pytest.importorskip("shapely")
 
 from shapely import MultiPolygon, box
 
-from scmil import study
-from scmil.bag_files import write_bag
-from scmil.bags import Bag, BagSet
+from scmil import studies as study
+from scmil.bags.hdf5 import write_bag
+from scmil.bags.bag import Bag, BagSet
 from scmil.cli import app
 from scmil.errors import DataError, OptionError, OutputError
-from scmil.localisation import Rule
-from scmil.locate import locate
-from scmil.slides.asap import write_asap
-from scmil.slides.geojson import Region, write_geojson
-from scmil.study import open_bags_to_predict
+from scmil.stats.localisation import Rule
+from scmil.viz.lesions import locate
+from scmil.slides.annotations.asap import write_asap
+from scmil.slides.annotations.geojson import Region, write_geojson
+from scmil.studies import open_bags_to_predict
 
 SIDE, WIDE, DIM, SLIDES = 256, 10, 6, 16
 MADE = {

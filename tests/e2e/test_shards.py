@@ -16,15 +16,16 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from scmil import cohort, experiment
+from scmil.encoding import cohort
+from scmil.studies import runner as experiment
 from scmil.cli import app
-from scmil.cohort import Source, TileSettings, encode_slides, find_cohort, read_sources, tile_slides
-from scmil.encoders import Encoder
+from scmil.encoding.cohort import Source, TileSettings, encode_slides, find_cohort, read_sources, tile_slides
+from scmil.encoding.encoders import Encoder
 from scmil.errors import OptionError
-from scmil.experiment import TAKEN, cell_folder, chosen_cells, gather_again, guarded_cell, run
-from scmil.plan import Cell, Plan, make_plan
-from scmil.shards import Shard, parse_shard
-from scmil.work import Ledger, locked
+from scmil.studies.runner import TAKEN, cell_folder, chosen_cells, gather_again, guarded_cell, run
+from scmil.studies.plan import Cell, Plan, make_plan
+from scmil.core.jobs.shards import Shard, parse_shard
+from scmil.core.jobs.work import Ledger, locked
 
 pytest.importorskip("shapely")
 Image = pytest.importorskip("PIL.Image")

@@ -28,11 +28,11 @@ if not find_spec(
 
 from slide_files import painted, ramp, write_dicom, write_svs
 
-from scmil.bag_files import read_bag, read_header
-from scmil.cohort import TileSettings, encode_slides, find_cohort, tile_slides
-from scmil.encoders import Encoder
+from scmil.bags.hdf5 import read_bag, read_header
+from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, tile_slides
+from scmil.encoding.encoders import Encoder
 from scmil.slides.synthetic import paint
-from scmil.work import Ledger
+from scmil.core.jobs.work import Ledger
 
 SCMIL = Path(sys.executable).with_name("scmil")
 REAL = Path(__file__).parents[3] / "shared" / "data" / "slides" / "cmu-1-small-region.svs"

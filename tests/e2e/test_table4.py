@@ -14,14 +14,14 @@ pytest.importorskip("shapely")
 
 from shapely import MultiPolygon, box
 
-from scmil.datasets import camelyon16
+from scmil.bags.datasets import camelyon16
 from scmil.errors import ConfigError
-from scmil.experiment import _froc_summary, run
-from scmil.plan import Plan, make_plan, read_plan
+from scmil.studies.runner import _froc_summary, run
+from scmil.studies.plan import Plan, make_plan, read_plan
 from scmil.report import read_run, write_report
-from scmil.report.paper import froc_scores
-from scmil.slides.asap import write_asap
-from scmil.slides.geojson import Region
+from scmil.report.paper_tables import froc_scores
+from scmil.slides.annotations.asap import write_asap
+from scmil.slides.annotations.geojson import Region
 
 FILE = Path(__file__).parents[2] / "experiments" / "table4_froc.toml"
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published" / "table4_froc.csv"

@@ -11,9 +11,9 @@ pytest.importorskip("shapely")
 
 from shapely import MultiPolygon, box, contains_xy
 
-from scmil.localisation import Detections, Froc, Hits, count_hits, find_lesions, froc
-from scmil.slides.asap import read_asap
-from scmil.slides.lesions import read_lesions
+from scmil.stats.localisation import Detections, Froc, Hits, count_hits, find_lesions, froc
+from scmil.slides.annotations.asap import read_asap
+from scmil.slides.annotations.lookup import read_lesions
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "camelyon16" / "tumor_001_derived_from_ncrf.xml"
 MPP = 0.243

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scmil import SparseCoding, build_model, count_multiply_adds, count_parameters
-from scmil.cost import table3_multiply_adds
+from scmil.models.cost import table3_multiply_adds
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published"
 TRUE_ATOMS = {64: 16, 128: 64, 256: 256, 512: 1024}

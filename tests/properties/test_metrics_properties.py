@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from scmil import metrics, significance
+from scmil.stats import metrics
+from scmil.stats import significance
 
 numbers = st.floats(-100, 100)
 grid = st.integers(-20, 20).map(lambda i: i / 20)  # coarse, so that there are ties

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scmil.sparse_coding import SparseCoding, objective, random_dictionary, soft_threshold, unrolled_ista
+from scmil.sparse_coding.layer import SparseCoding, objective, random_dictionary, soft_threshold, unrolled_ista
 
 sizes = st.integers(2, 12)
 seeds = st.integers(0, 10_000)

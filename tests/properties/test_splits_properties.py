@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scmil.errors import SplitError
-from scmil.splits import Split, check_split, holdout, stratified_folds, with_validation
+from scmil.bags.splits import Split, check_split, holdout, stratified_folds, with_validation
 
 seeds = st.integers(0, 10_000)
 patients = st.one_of(st.none(), st.sampled_from([f"patient {i}" for i in range(15)]))

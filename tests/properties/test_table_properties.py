@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from scmil.datasets.table import Table, read_csv
-from scmil.datasets.table_formats import read_npz, read_svm
+from scmil.bags.datasets.table import Table, read_csv
+from scmil.bags.datasets.table_files import read_npz, read_svm
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=5)
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scmil import atlas as module
-from scmil.atlas import Atlas, Atom, Partner, build_atlas, compare_use
-from scmil.atlas_page import atoms_geojson, write_page
+from scmil.viz import atlas as module
+from scmil.viz.atlas import Atlas, Atom, Partner, build_atlas, compare_use
+from scmil.viz.atlas_page import atoms_geojson, write_page
 from scmil.errors import DataError, OptionError
-from scmil.scores import Codes, Scores
-from scmil.significance import holm
+from scmil.models.tile_scores import Codes, Scores
+from scmil.stats.significance import holm
 
 CLASSES = ("normal", "tumour")
 
@@ -339,7 +339,7 @@ def test_qupath_gets_a_closed_square_a_tile_with_its_strongest_atom(tmp_path: Pa
 
 
 def test_class_names_in_the_table_are_no_formulas() -> None:
-    from scmil.atlas_page import _row, _table
+    from scmil.viz.atlas_page import _row, _table
 
     evil = ("=HYPERLINK(1)", "＝cmd", "x;=cmd")
     atom = Atom(0, used=0.5, by_class=dict.fromkeys(evil, 0.1), use_by_class=dict.fromkeys(evil, 0.1), compared=evil[0])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from scmil.audit import Audit, Finding, audit, cramers_v, fingerprint
-from scmil.bag_files import read_bag, write_bag
-from scmil.bags import Bag, BagSet
-from scmil.labels import Labels, read_labels
-from scmil.splits import Split
+from scmil.bags.audit import Audit, Finding, audit, cramers_v, fingerprint
+from scmil.bags.hdf5 import read_bag, write_bag
+from scmil.bags.bag import Bag, BagSet
+from scmil.bags.labels import Labels, read_labels
+from scmil.bags.splits import Split
 
 
 def content(seed: int, n: int = 6, dim: int = 4) -> torch.Tensor:

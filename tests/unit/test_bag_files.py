@@ -16,18 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from scmil import Recipe, build_model, fit, predict
-from scmil.bag_files import (
-    DTYPES,
-    FORMAT,
-    check_dtype,
-    map_features,
-    mark_bag,
-    read_bag,
-    read_header,
-    stored_digest,
-    write_bag,
-)
-from scmil.bags import Bag
+from scmil.bags.hdf5 import (DTYPES, FORMAT, check_dtype, map_features, mark_bag, read_bag, read_header, stored_digest, write_bag)
+from scmil.bags.bag import Bag
 from scmil.errors import DataError, OptionError
 
 FLOAT16 = torch.finfo(torch.float16)
@@ -360,7 +350,7 @@ def test_what_cannot_be_mapped_is_refused_with_the_way_out(tmp_path: Path) -> No
 def test_a_bag_that_would_fill_the_memory_stays_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, features = tmp_path / "huge.h5", torch.randn(20, 8)
     write_bag(Bag("huge", features), path)
-    monkeypatch.setattr("scmil.bag_files.LARGEST_NUMBERS", 100)
+    monkeypatch.setattr("scmil.bags.hdf5.LARGEST_NUMBERS", 100)
     huge = read_bag(path, label=1).features
     assert huge.dtype == torch.float16
     assert torch.equal(huge, features.half())
@@ -368,7 +358,7 @@ def test_a_bag_that_would_fill_the_memory_stays_in_its_file(tmp_path: Path, monk
     fitted = torch.stack([predict(model, [Bag("huge", x)])[0] for x in (huge, features.half().float())])
     assert torch.equal(fitted[0], fitted[1])
     fit(model, [Bag("huge", huge, label=1)], recipe=Recipe(epochs=1))  # trains as it is
-    monkeypatch.setattr("scmil.bag_files.LARGEST_NUMBERS", 1000)
+    monkeypatch.setattr("scmil.bags.hdf5.LARGEST_NUMBERS", 1000)
     assert read_bag(path).features.dtype == torch.float32
 
 

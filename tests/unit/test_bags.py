@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scmil import Bag
-from scmil.bags import BagSet, standardise
+from scmil.bags.bag import BagSet, standardise
 from scmil.errors import BagError, DataError
 
 

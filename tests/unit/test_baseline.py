@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from scmil.bags import Bag
-from scmil.baseline import STRENGTHS, choose_strength, fit_baseline, mean_and_max
+from scmil.bags.bag import Bag
+from scmil.training.baseline import STRENGTHS, choose_strength, fit_baseline, mean_and_max
 
 
 def drawn(seed: int = 0, classes: int = 2) -> tuple[np.ndarray, np.ndarray]:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from stand_in import some_slides, write_stand_in
 
-from scmil import datasets
-from scmil.bags import Bag, BagSet
-from scmil.datasets.camelyon16 import COHORT, not_exhaustively_annotated, official_splits
-from scmil.datasets.official import CohortWarning, load, status_of
+from scmil.bags import datasets
+from scmil.bags.bag import Bag, BagSet
+from scmil.bags.datasets.camelyon16 import COHORT, not_exhaustively_annotated, official_splits
+from scmil.bags.datasets.cohorts import CohortWarning, load, status_of
 from scmil.errors import DataError, OptionError, SplitError
-from scmil.formats import export
+from scmil.bags.formats import export
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "camelyon16"
 FEW = some_slides(COHORT, 4)
@@ -214,7 +214,7 @@ def test_every_run_tests_the_official_part_and_draws_its_own_validation() -> Non
 
 
 def test_the_split_is_official_by_name_and_refused_for_others() -> None:
-    from scmil.datasets.official import official_splits as by_name
+    from scmil.bags.datasets.cohorts import official_splits as by_name
 
     bags = empty_bags(ids)
     assert by_name("camelyon16", bags, repeats=3, valid=0.3, seed=7) == official_splits(bags, 3, 0.3, 7)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from scmil import Bag, MILModel, build_model
-from scmil.aggregators import Prediction, names
-from scmil.aggregators.abmil import ABMIL
-from scmil.aggregators.dtfd import DTFD
-from scmil.aggregators.pooling import Pooling
-from scmil.bag_files import map_features, write_bag
-from scmil.chunks import _RULES, _blocks, _RunningSoftmax, forward, predict_bag
+from scmil.models.aggregators import Prediction, names
+from scmil.models.aggregators.abmil import ABMIL
+from scmil.models.aggregators.dtfd import DTFD
+from scmil.models.aggregators.pooling import Pooling
+from scmil.bags.hdf5 import map_features, write_bag
+from scmil.models.streaming import _RULES, _blocks, _RunningSoftmax, forward, predict_bag
 from scmil.errors import BagError, ShapeError
 
 IN_BLOCKS = ["mean", "max", "abmil", "abmil-gated", "dsmil", "dtfd-afs", "dtfd-maxmin"]
@@ -22,8 +22,8 @@ IN_BLOCKS = ["mean", "max", "abmil", "abmil-gated", "dsmil", "dtfd-afs", "dtfd-m
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scmil.chunks.BLOCK_ROWS", 7)
-    monkeypatch.setattr("scmil.chunks.RECOMPUTED_ROWS", 20)
+    monkeypatch.setattr("scmil.models.streaming.BLOCK_ROWS", 7)
+    monkeypatch.setattr("scmil.models.streaming.RECOMPUTED_ROWS", 20)
 
 
 def model_of(name: str, classes: int = 2, dtype: torch.dtype = torch.float32, **options: Any) -> MILModel:
@@ -60,7 +60,7 @@ class Watched:
 def test_a_bag_in_blocks_is_the_bag_in_one_piece(
     name: str, kept: int, classes: int, dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scmil.chunks.KEPT_NUMBERS", kept)
+    monkeypatch.setattr("scmil.models.streaming.KEPT_NUMBERS", kept)
     model, x = model_of(name, classes, dtype), 3 * torch.randn(50, 9, dtype=dtype)
     with torch.no_grad():
         expected = numbers(model(x))

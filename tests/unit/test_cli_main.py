@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scmil import cli
-from scmil.cli import shared
+from scmil.cli import options as shared
 
 
 def test_what_the_system_refuses_is_a_sentence_and_no_traceback(

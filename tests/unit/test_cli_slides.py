@@ -11,9 +11,10 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-from scmil import encoders, formats
-from scmil.bag_files import read_bag, write_bag
-from scmil.bags import Bag
+from scmil.encoding import encoders
+from scmil.bags import formats
+from scmil.bags.hdf5 import read_bag, write_bag
+from scmil.bags.bag import Bag
 from scmil.cli import app
 from scmil.errors import DataError, OptionError, ScmilError, SlideError, UnknownNameError
 from scmil.slides.tissue import PRESETS

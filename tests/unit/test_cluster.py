@@ -21,16 +21,16 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from scmil import cluster as room
+from scmil.studies import cluster as room
 from scmil.cli import app
-from scmil.cli.shared import cluster_of
-from scmil.cluster import Cluster, Home, Lost, cells_on, given_up, run_tasks, slides_on
-from scmil.cohort import TileSettings, encode_slides, find_cohort, tile_slides
-from scmil.encoders import Encoder
+from scmil.cli.options import cluster_of
+from scmil.studies.cluster import Cluster, Home, Lost, cells_on, given_up, run_tasks, slides_on
+from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, tile_slides
+from scmil.encoding.encoders import Encoder
 from scmil.errors import ClusterError, DiskFullError, MissingExtraError, OptionError
-from scmil.experiment import run
-from scmil.plan import Plan, make_plan
-from scmil.work import Ledger
+from scmil.studies.runner import run
+from scmil.studies.plan import Plan, make_plan
+from scmil.core.jobs.work import Ledger
 
 SETTINGS = TileSettings(size_px=100, mpp=0.5, min_tissue=0.5, preset="biopsy", pen=False)
 needs_ray = pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed: pip install 'scmil[ray]'")

@@ -16,26 +16,13 @@ import pytest
 import torch
 from torch import nn
 
-from scmil.bag_files import read_bag, write_bag
-from scmil.bags import Bag
-from scmil.cohort import (
-    Source,
-    TileSettings,
-    bags_folder,
-    encode_slides,
-    find_cohort,
-    read_mpp,
-    read_settings,
-    read_sources,
-    tile_slides,
-    tiled_slides,
-    tiles_file,
-    tissue_file,
-)
-from scmil.encoders import Encoder
+from scmil.bags.hdf5 import read_bag, write_bag
+from scmil.bags.bag import Bag
+from scmil.encoding.cohort import (Source, TileSettings, bags_folder, encode_slides, find_cohort, read_mpp, read_settings, read_sources, tile_slides, tiled_slides, tiles_file, tissue_file)
+from scmil.encoding.encoders import Encoder
 from scmil.errors import DataError, OptionError, OutputError
 from scmil.slides import slide_digest
-from scmil.work import Ledger
+from scmil.core.jobs.work import Ledger
 
 pytest.importorskip("shapely")
 Image = pytest.importorskip("PIL.Image")
@@ -590,7 +577,7 @@ def test_an_unchanged_slide_is_not_read_to_be_compared(tmp_path: Path, monkeypat
     work, (a,) = tmp_path / "work", cohort(tmp_path, "a")
     tile_slides([a], work, SETTINGS)
     encode_slides(work, mean_colour())
-    monkeypatch.setattr("scmil.cohort.slide_digest", lambda path: pytest.fail("an unchanged slide was read"))
+    monkeypatch.setattr("scmil.encoding.cohort.slide_digest", lambda path: pytest.fail("an unchanged slide was read"))
     assert tile_slides([a], work, SETTINGS).kept == ("a",)
     assert encode_slides(work, mean_colour()).kept == ("a",)
 

@@ -18,12 +18,15 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from scmil import datasets, load_dataset
-from scmil.bags import BagSet
-from scmil.datasets import classic, digits, download
-from scmil.datasets.classic import BENCHMARKS, Original, content_hash
-from scmil.datasets.originals import read_original, uncompress
-from scmil.datasets.table import Table
+from scmil import load_dataset
+from scmil.bags import datasets
+from scmil.bags.bag import BagSet
+from scmil.bags.datasets import classic
+from scmil.bags.datasets import digits
+from scmil.bags.datasets import benchmark_download as download
+from scmil.bags.datasets.classic import BENCHMARKS, Original, content_hash
+from scmil.bags.datasets.originals import read_original, uncompress
+from scmil.bags.datasets.table import Table
 from scmil.errors import DataError, MissingExtraError, OptionError, UnknownNameError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "classic"
@@ -455,7 +458,7 @@ def test_a_z_file_that_expands_without_end_is_not_expanded(monkeypatch: pytest.M
     """Its words grow with each code: 130 kB become 2 GB, and the list of words as many again."""
     content = compress(b"a" * 100_000)
     assert len(content) < 1000
-    monkeypatch.setattr("scmil.datasets.originals.MOST_BYTES", 50_000)
+    monkeypatch.setattr("scmil.bags.datasets.originals.MOST_BYTES", 50_000)
     with pytest.raises(DataError, match="more than 50000 bytes"):
         uncompress(content)
 
@@ -464,8 +467,8 @@ def test_a_z_file_that_expands_without_end_is_not_expanded(monkeypatch: pytest.M
 
 
 def clam_folder(tmp_path: Path) -> Path:
-    from scmil.bags import Bag
-    from scmil.formats import export
+    from scmil.bags.bag import Bag
+    from scmil.bags.formats import export
 
     bags = [Bag(f"s{i}", torch.ones(2, 3), label=i % 2, patient=f"p{i // 2}") for i in range(4)]
     export(BagSet(bags, ["normal", "tumor"]), tmp_path / "clam", "clam")

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from scmil import __version__, datasets, doctor
+from scmil import __version__
+from scmil.bags import datasets
+from scmil.cli import doctor_checks as doctor
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scmil import downloads
-from scmil.downloads import download
+from scmil.core import download as downloads
+from scmil.core.download import download
 from scmil.errors import DataError, DiskFullError
 
 CONTENT = bytes(range(256)) * 4000

@@ -15,9 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from scmil import Bag, Recipe, build_model, fit, predict
-from scmil.bags import BagSet, standardise
+from scmil.bags.bag import BagSet, standardise
 from scmil.errors import BagError, DataError, MissingExtraError, OptionError, ShapeError, UnknownNameError
-from scmil.estimator import SCMILClassifier
+from scmil.training.estimator import SCMILClassifier
 
 SMALL: dict[str, Any] = dict(sparse_coding={"atoms": 16, "layers": 2}, embed=[9], epochs=5, learning_rate=0.01)
 
@@ -239,6 +239,6 @@ def test_it_has_to_be_fitted_first() -> None:
 
 def test_without_scikit_learn_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
-    monkeypatch.delitem(sys.modules, "scmil.estimator")
+    monkeypatch.delitem(sys.modules, "scmil.training.estimator")
     with pytest.raises(MissingExtraError, match=r"pip install 'scmil\[statistics\]'"):
-        import_module("scmil.estimator")
+        import_module("scmil.training.estimator")

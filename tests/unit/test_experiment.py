@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from scmil.errors import ConfigError, OutputError
-from scmil.experiment import run, splits_of
-from scmil.plan import Plan, make_plan
+from scmil.studies.runner import run, splits_of
+from scmil.studies.plan import Plan, make_plan
 
 EPOCHS = 3
 
@@ -131,7 +131,7 @@ def test_a_cell_that_fails_is_written_down_and_the_others_go_on(table: Path, tmp
 
 
 def test_patients_are_never_on_both_sides(table: Path) -> None:
-    from scmil.datasets import load_dataset
+    from scmil.bags.datasets import load_dataset
 
     bags = load_dataset(str(table))
     for inner in (False, True):
@@ -143,8 +143,8 @@ def test_patients_are_never_on_both_sides(table: Path) -> None:
 
 
 def test_given_splits_are_used(table: Path, tmp_path: Path) -> None:
-    from scmil.datasets import load_dataset
-    from scmil.splits import save_splits, stratified_folds
+    from scmil.bags.datasets import load_dataset
+    from scmil.bags.splits import save_splits, stratified_folds
 
     bags = load_dataset(str(table))
     given = [stratified_folds(list(bags.labels), 4, seed=9, groups=list(bags.patients))]
@@ -182,8 +182,8 @@ def cohort(tmp_path: Path) -> Path:
     """A CLAM folder of 24 slides of 12 patients, of which the first feature tells the class, and its labels.csv."""
     import torch
 
-    from scmil.bags import Bag, BagSet
-    from scmil.formats import export
+    from scmil.bags.bag import Bag, BagSet
+    from scmil.bags.formats import export
 
     generator = torch.Generator().manual_seed(0)
     bags = [
@@ -229,7 +229,7 @@ def test_a_folder_of_another_tool_is_a_data_set_and_patients_get_rows_of_their_o
 def test_large_bags_train_fold_by_fold_with_the_same_numbers(
     cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scmil import experiment
+    from scmil.studies import runner as experiment
 
     plan = cohort_plan(cohort, protocol={"selection": ["last", "nested", "test-tuned"]})
     run(plan, tmp_path / "small", jobs=1, only="*--plain")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from scmil import experiment
-from scmil.demo import document
+from scmil.studies import runner as experiment
+from scmil.demo.benchmark import document
 from scmil.errors import MissingExtraError, ScmilError
-from scmil.extras import need
-from scmil.plan import make_plan
-from scmil.significance import corrected_t
+from scmil.core.extras import need
+from scmil.studies.plan import make_plan
+from scmil.stats.significance import corrected_t
 
 
 def test_a_module_that_is_there_is_given() -> None:

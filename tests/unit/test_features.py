@@ -15,10 +15,10 @@ from slide_files import painted, ramp
 from torch import nn
 
 from scmil import __version__
-from scmil.bags import Bag
-from scmil.encoders import Encoder
+from scmil.bags.bag import Bag
+from scmil.encoding.encoders import Encoder
 from scmil.errors import OptionError, SlideError
-from scmil.features import WAITING, encode, join_scales, provenance_of
+from scmil.encoding.features import WAITING, encode, join_scales, provenance_of
 from scmil.slides import open_slide
 from scmil.slides.tiling import Tiling
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scmil.files import column_names, csv_bytes, no_formula, printable, unquoted, utf8, write_atomically
+from scmil.core.files import column_names, csv_bytes, no_formula, printable, unquoted, utf8, write_atomically
 
 
 def names(folder: Path) -> list[str]:

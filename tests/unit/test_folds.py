@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from scmil import Bag, MILModel, Recipe, build_model, fit, fit_folds, predict
-from scmil.bags import standardise
+from scmil.bags.bag import standardise
 from scmil.errors import DataError, OptionError, SplitError
-from scmil.splits import Split, stratified_folds
+from scmil.bags.splits import Split, stratified_folds
 
 TABLE_2 = [
     "mi-net-instance", "mi-net", "mi-net-ds", "mi-net-rc", "abmil", "abmil-gated", "gnn-mil", "dp-minn", "nlmil",
@@ -94,7 +94,7 @@ def test_so_they_are_when_a_large_matrix_has_a_block_of_its_own() -> None:
 
 
 def test_so_they_are_when_a_graph_is_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scmil.aggregators.gnn.BLOCK_ROWS", 2)
+    monkeypatch.setattr("scmil.models.aggregators.gnn.BLOCK_ROWS", 2)
     assert_folds_are_fits(builder("gnn-mil"), SHORT)
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from scmil import fused, fused_small
-from scmil.sparse_coding import SparseCoding
+from scmil.sparse_coding import kernel_torch as fused
+from scmil.sparse_coding import kernel_numpy as fused_small
+from scmil.sparse_coding.layer import SparseCoding
 
 CASES = [  # n, p, m, layers: small and factored, Gram, several blocks, one layer, one instance
     (7, 5, 9, 4),

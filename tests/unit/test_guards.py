@@ -16,18 +16,7 @@ import numpy as np
 import pytest
 
 from scmil.errors import DataError
-from scmil.guards import (
-    DAMAGE,
-    FARTHEST_PX,
-    check_provenance,
-    check_xy,
-    h5_array,
-    inflated,
-    npz_arrays,
-    open_regular,
-    opened_h5,
-    read_regular,
-)
+from scmil.core.safe_io import (DAMAGE, FARTHEST_PX, check_provenance, check_xy, h5_array, inflated, npz_arrays, open_regular, opened_h5, read_regular)
 
 HOSTILE = Path(__file__).parents[1] / "data" / "hostile"
 VALUES = np.random.default_rng(0).integers(-9, 9, (70, 11)).astype(np.float32)

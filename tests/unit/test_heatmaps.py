@@ -17,18 +17,18 @@ pytest.importorskip("PIL")
 
 from PIL import Image
 
-from scmil import study
-from scmil.bag_files import write_bag
-from scmil.bags import Bag, BagSet
+from scmil import studies as study
+from scmil.bags.hdf5 import write_bag
+from scmil.bags.bag import Bag, BagSet
 from scmil.errors import DataError, OptionError, OutputError
-from scmil.formats import open_bags
-from scmil.heatmaps import draw_heatmaps
-from scmil.heatmaps.maps import made_of
-from scmil.heatmaps.words import annotated, heading, meaning, numbers, warning
-from scmil.report.contact_sheet import Card, contact_sheet
-from scmil.scores import open_scores, score_bag, scores_path
-from scmil.slides.scales import scale_for
-from scmil.work import Ledger
+from scmil.bags.formats import open_bags
+from scmil.viz.heatmaps import draw_heatmaps
+from scmil.viz.heatmaps.slide_files import made_of
+from scmil.viz.heatmaps.captions import annotated, heading, meaning, numbers, warning
+from scmil.report.html.contact_sheet import Card, contact_sheet
+from scmil.models.tile_scores import open_scores, score_bag, scores_path
+from scmil.viz.drawing.colour_scale import scale_for
+from scmil.core.jobs.work import Ledger
 
 SIDE, SIZE, DIM, BACK = 64, (512, 384), 8, (250, 240, 245)
 MADE = {"encoder": "uni_v1", "size_px": 256, "mpp": 0.5, "side_level0": float(SIDE), "slide_mpp": 2.0, "overlap_px": 0}
@@ -312,7 +312,7 @@ def test_the_warning_is_on_the_picture(
     home: Path, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Other words, another picture: the frame is drawn if, and only if, there is something to say."""
-    from scmil.heatmaps import maps
+    from scmil.viz.heatmaps import slide_files as maps
 
     heights = []
     for words in ("", "The attention has collapsed."):

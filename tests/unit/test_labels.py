@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scmil.errors import DataError, MissingExtraError
-from scmil.labels import Labels, read_labels, read_rows, slide_id
+from scmil.bags.labels import Labels, read_labels, read_rows, slide_id
 
 SHARED = Path(__file__).parents[3] / "shared"
 

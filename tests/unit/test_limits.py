@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from scmil.bags import Bag
-from scmil.cohort import read_settings
+from scmil.bags.bag import Bag
+from scmil.encoding.cohort import read_settings
 from scmil.errors import BagError, DataError, OptionError, SlideError
 from scmil.limits import BOUNDS, DEEPEST, nested_too_deeply, options_problem, parse_toml, problem, read_json
-from scmil.scores import read_scores, score_bag, write_scores
+from scmil.models.tile_scores import read_scores, score_bag, write_scores
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def a_bag(**made: Any) -> Bag:
     [("slide_mpp", "x"), ("slide_mpp", -1), ("side_level0", 1e9), ("slide_size", [10**12, 5]), ("slide_size", [5])],
 )
 def test_provenance_that_is_no_number_is_an_error_of_the_bag(key: str, value: Any) -> None:
-    from scmil.scores import _small_model
+    from scmil.models.tile_scores import _small_model
 
     with pytest.raises(DataError, match=f"bag 'slide': {key} = "):
         score_bag(_small_model(), a_bag(**{key: value}))
@@ -216,7 +216,7 @@ def test_provenance_that_is_no_number_is_an_error_of_the_bag(key: str, value: An
     ],
 )  # fmt: skip
 def test_scores_with_numbers_that_no_slide_has_are_rejected(tmp_path: Path, change: dict[str, Any]) -> None:
-    from scmil.scores import _small_model
+    from scmil.models.tile_scores import _small_model
 
     path = write_scores(score_bag(_small_model(), a_bag(), ("a", "b")), tmp_path)
     arrays = dict(np.load(path))
@@ -228,7 +228,7 @@ def test_scores_with_numbers_that_no_slide_has_are_rejected(tmp_path: Path, chan
 
 
 def test_scores_far_outside_any_slide_are_rejected(tmp_path: Path) -> None:
-    from scmil.scores import _small_model
+    from scmil.models.tile_scores import _small_model
 
     path = write_scores(score_bag(_small_model(), a_bag(), ("a", "b")), tmp_path)
     arrays = dict(np.load(path))
@@ -239,7 +239,7 @@ def test_scores_far_outside_any_slide_are_rejected(tmp_path: Path) -> None:
 
 
 def test_tiles_of_an_atlas_that_are_wider_than_any_tile_are_not_cut(tmp_path: Path) -> None:
-    from scmil.viewer.library import _atlas
+    from scmil.viz.viewer.library import _atlas
 
     good = {"slide": "a", "x": 0, "y": 0, "side": 512.0, "code": 1.0}
     bad = [
@@ -250,7 +250,7 @@ def test_tiles_of_an_atlas_that_are_wider_than_any_tile_are_not_cut(tmp_path: Pa
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    from scmil.labels import read_labels
+    from scmil.bags.labels import read_labels
 
     os.mkfifo(tmp_path / "labels.csv")
     with pytest.raises(DataError, match="a pipe, a device or a folder"):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from scmil import Bag, BagSet
-from scmil.bag_files import read_bag
+from scmil.bags.hdf5 import read_bag
 from scmil.errors import DataError
-from scmil.loader import Loader, free_memory, ids_of, labels_of
+from scmil.bags.loader import Loader, free_memory, ids_of, labels_of
 
 NAMES = ("a", "b", "c", "d")
 
@@ -104,7 +104,7 @@ def test_where_the_system_does_not_tell_its_memory_a_gibibyte_is_assumed(monkeyp
         raise OSError
 
     assert free_memory() > 2**20
-    monkeypatch.setattr("scmil.loader.Path.read_text", refuse)
+    monkeypatch.setattr("scmil.bags.loader.Path.read_text", refuse)
     assert free_memory() > 2**20
     monkeypatch.setattr("os.sysconf", refuse)
     assert free_memory() == 2**30

@@ -8,21 +8,9 @@ pytest.importorskip("shapely")
 from shapely import MultiPolygon, Point, affinity, box, contains_xy
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from scmil import localisation
+from scmil.stats import localisation
 from scmil.errors import DataError, OptionError
-from scmil.localisation import (
-    Detections,
-    Hits,
-    Rule,
-    count_hits,
-    detect,
-    find_lesions,
-    froc,
-    froc_intervals,
-    score_tiles,
-    tile_values,
-    tumour_shares,
-)
+from scmil.stats.localisation import (Detections, Hits, Rule, count_hits, detect, find_lesions, froc, froc_intervals, score_tiles, tile_values, tumour_shares)
 
 MPP = 0.243
 

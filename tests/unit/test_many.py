@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from scmil import work
-from scmil.audit import audit
-from scmil.bags import Bag, BagSet
+from scmil.core.jobs import work
+from scmil.bags.audit import audit
+from scmil.bags.bag import Bag, BagSet
 from scmil.errors import SlideError, SplitError
-from scmil.files import write_atomically
-from scmil.significance import bootstrap_interval
+from scmil.core.files import write_atomically
+from scmil.stats.significance import bootstrap_interval
 from scmil.slides.find import find_slides
-from scmil.splits import Split, check_split
-from scmil.work import MADE_GOOD, Ledger, for_each, sweep
+from scmil.bags.splits import Split, check_split
+from scmil.core.jobs.work import MADE_GOOD, Ledger, for_each, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +166,7 @@ def test_what_was_swept_before_is_not_looked_through_for_each_item(
 def test_sweeping_leaves_what_another_process_is_writing(tmp_path: Path) -> None:
     half = tmp_path / f".a.h5.{'0' * 32}"
     half.write_bytes(b"half")
-    code = "import sys; from pathlib import Path; from scmil.work import locked\n"
+    code = "import sys; from pathlib import Path; from scmil.core.jobs.work import locked\n"
     code += "with locked(Path(sys.argv[1]), wait=True): print('held', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, str(tmp_path / "a.h5")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -194,7 +194,7 @@ def test_a_bootstrap_over_many_patients_stays_small_and_draws_the_same(monkeypat
     values = np.random.default_rng(0).random(5000)
     groups = [f"p{i // 3}" for i in range(5000)]
     at_once = bootstrap_interval(values, groups)
-    monkeypatch.setattr("scmil.significance.DRAWN_AT_ONCE", 10_000)
+    monkeypatch.setattr("scmil.stats.significance.DRAWN_AT_ONCE", 10_000)
     tracemalloc.start()
     in_pieces = bootstrap_interval(values, groups)
     peak = tracemalloc.get_traced_memory()[1]

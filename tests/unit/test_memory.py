@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scmil.memory import memory_is_kept
+from scmil.core.memory import memory_is_kept
 
 
 def test_what_happens_inside_happens() -> None:

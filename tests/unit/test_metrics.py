@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn import metrics as sklearn
 
-from scmil import metrics
+from scmil.stats import metrics
 from scmil.errors import DataError
 
 Array = NDArray[np.float64]

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from scmil import ReleasedSparseCoding, SparseCoding, build_model
-from scmil import model as room
-from scmil.cost import count_parameters
+from scmil.models import model as room
+from scmil.models.cost import count_parameters
 from scmil.errors import OptionError, UnknownNameError
-from scmil.model import LinearRefine
+from scmil.models.model import LinearRefine
 
 
 def test_figure_one_is_embed_refine_aggregate() -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from scmil import Bag, BagSet, build_model
-from scmil import study as studies
+from scmil import studies
 from scmil.errors import DataError, OutputError
-from scmil.formats import export
-from scmil.pca import Panel, balanced, draw_pca, line_auc, pca_figure, principal_plane, seen_by
+from scmil.bags.formats import export
+from scmil.viz.pca import Panel, balanced, draw_pca, line_auc, pca_figure, principal_plane, seen_by
 
 pytest.importorskip("PIL.Image")
 
@@ -41,8 +41,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def stored(model: Path) -> BagSet:
-    from scmil.formats import open_bags
-    from scmil.labels import read_labels
+    from scmil.bags.formats import open_bags
+    from scmil.bags.labels import read_labels
 
     folder = model.parent / "bags"
     return open_bags(folder, labels=read_labels(folder / "labels.csv"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scmil.errors import ConfigError
-from scmil.plan import make_plan, read_plan
+from scmil.studies.plan import make_plan, read_plan
 
 ROOT = Path(__file__).parents[2]
 MUSK1: dict[str, Any] = {"data": {"dataset": "musk1"}}
@@ -185,7 +185,7 @@ def test_folder_and_labels_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_the_official_recipe_is_the_aggregators_own() -> None:
-    from scmil.plan import recipe_of
+    from scmil.studies.plan import recipe_of
 
     plan = make_plan(
         {
@@ -283,7 +283,7 @@ def test_an_experiment_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_file_that_an_experiment_names_as_labels_is_not_shown(tmp_path: Path, content: str) -> None:
     """Whoever wrote the experiment may name any file of the one who runs it; reports are handed on."""
     from scmil.errors import DataError
-    from scmil.experiment import load_bags
+    from scmil.studies.runner import load_bags
 
     (tmp_path / "bags").mkdir()
     torch.save(torch.zeros(3, 8), tmp_path / "bags" / "a.pt")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scmil.aggregators import names as aggregators
+from scmil.models.aggregators import names as aggregators
 from scmil.errors import OptionError, UnknownNameError
-from scmil.recipes import Lookahead, Recipe, clip_each, make_optimiser, official, recipe, registry
+from scmil.training.recipes import Lookahead, Recipe, clip_each, make_optimiser, official, recipe, registry
 
 NAMES = [
     "paper",

@@ -4,9 +4,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from scmil import aggregators, registry
+from scmil.models import aggregators
+from scmil.core import registry
 from scmil.errors import MissingExtraError, OptionError, UnknownNameError
-from scmil.registry import Registry
+from scmil.core.registry import Registry
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from synthetic_run import EVIL, write_run
 
-from scmil import significance
+from scmil.stats import significance
 from scmil.errors import DataError, OptionError, ScmilError
-from scmil.metrics import decide
+from scmil.stats.metrics import decide
 from scmil.report import comparisons_for_terminal, read_run, rows_for_terminal, verdict, write_report
-from scmil.report.comparing import across_datasets, compare_arms, protocol_worth
-from scmil.report.markup import change, element, latex, markdown
+from scmil.report.comparisons import across_datasets, compare_arms, protocol_worth
+from scmil.report.html.markup import change, element, latex, markdown
 from scmil.report.page import write_page
-from scmil.report.plots import looks
-from scmil.report.reading import Arm, Key
+from scmil.report.html.plots import looks
+from scmil.report.run_files import Arm, Key
 from scmil.report.tables import WARNING, main_table
-from scmil.report.texts import write_latex, write_markdown
+from scmil.report.markdown_latex import write_latex, write_markdown
 
 
 @pytest.fixture(scope="module")

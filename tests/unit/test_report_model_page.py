@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scmil.errors import DataError
-from scmil.metrics import METRICS, auc
+from scmil.stats.metrics import METRICS, auc
 from scmil.report import write_model_page
 from scmil.report.model_page import roc
 

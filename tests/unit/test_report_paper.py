@@ -10,17 +10,10 @@ import pytest
 from synthetic_run import write_run
 
 from scmil import SparseCoding, count_parameters
-from scmil.plan import read_plan
+from scmil.studies.plan import read_plan
 from scmil.report import read_run
-from scmil.report.paper import (
-    average_changes,
-    average_sentences,
-    html_section,
-    layer_costs,
-    markdown_section,
-    published_areas,
-)
-from scmil.significance import wilcoxon
+from scmil.report.paper_tables import (average_changes, average_sentences, html_section, layer_costs, markdown_section, published_areas)
+from scmil.stats.significance import wilcoxon
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 MODELS = [f"model {i}" for i in range(5)]

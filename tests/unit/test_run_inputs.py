@@ -12,14 +12,15 @@ import h5py
 import pytest
 import torch
 
-from scmil import experiment, run_inputs
-from scmil.bag_files import read_bag, write_bag
-from scmil.bags import Bag
+from scmil import run_inputs
+from scmil.studies import runner as experiment
+from scmil.bags.hdf5 import read_bag, write_bag
+from scmil.bags.bag import Bag
 from scmil.errors import ConfigError, DataError
-from scmil.experiment import cell_folder, run
-from scmil.plan import Plan, make_plan
+from scmil.studies.runner import cell_folder, run
+from scmil.studies.plan import Plan, make_plan
 from scmil.report import write_report
-from scmil.study import load_study, open_data, score_folder, train
+from scmil.studies import load_study, open_data, score_folder, train
 
 DIM = 6
 
@@ -131,7 +132,7 @@ def test_unchanged_data_is_kept_also_if_it_was_written_again_or_touched(home: Pa
 
 def test_unchanged_files_are_not_opened_for_the_comparison(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(plan_of(home), home / "out", jobs=1)
-    monkeypatch.setattr("scmil.bag_files.stored_digest", lambda path: pytest.fail("an unchanged bag was opened"))
+    monkeypatch.setattr("scmil.bags.hdf5.stored_digest", lambda path: pytest.fail("an unchanged bag was opened"))
     assert run(plan_of(home), home / "out", jobs=1).before == 2
 
 
@@ -195,7 +196,7 @@ def test_checkpoints_of_other_data_are_not_used(home: Path) -> None:
 
 def test_a_table_of_splits_is_part_of_the_data(home: Path) -> None:
     splits = home / "splits.csv"
-    from scmil.splits import repeated_folds, save_splits
+    from scmil.bags.splits import repeated_folds, save_splits
 
     ids = sorted(f"s{i}" for i in range(12))
     labels = [int(id[1:]) % 2 for id in ids]

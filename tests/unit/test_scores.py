@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from scmil import Bag, aggregators, build_model
+from scmil import Bag, build_model
+from scmil.models import aggregators
 from scmil.errors import DataError, OptionError
-from scmil.scores import PAGE, Codes, Scores, alone, open_scores, read_scores, score_bag, scores_path, write_scores
+from scmil.models.tile_scores import PAGE, Codes, Scores, alone, open_scores, read_scores, score_bag, scores_path, write_scores
 
 DIM = 16
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scmil.metrics import METRICS
-from scmil.scoring import Scored, choose_nested, choose_on_test, summarise
+from scmil.stats.metrics import METRICS
+from scmil.studies.protocols import Scored, choose_nested, choose_on_test, summarise
 
 LABELS = np.array([0, 0, 1, 1])
 # Epoch 1 ranks well and is badly placed, epoch 2 ranks badly, epoch 3 ranks as well as 1 with a lower loss.

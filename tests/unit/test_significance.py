@@ -9,18 +9,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from scmil.errors import DataError
-from scmil.significance import (
-    Comparison,
-    Interval,
-    SignedRank,
-    bootstrap_interval,
-    compare,
-    corrected_t,
-    delong,
-    holm,
-    mean_sd,
-    wilcoxon,
-)
+from scmil.stats.significance import (Comparison, Interval, SignedRank, bootstrap_interval, compare, corrected_t, delong, holm, mean_sd, wilcoxon)
 
 TEN_FOLDS = np.array([0.10, 0.0, 0.05, -0.04, 0.04, 0.02, -0.02, 0.01, 0.06, -0.02])
 RANKS = SignedRank(p=1.0, effect=0.0, better=0, worse=0, equal=0)

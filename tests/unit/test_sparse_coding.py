@@ -10,16 +10,7 @@ import torch
 from sklearn.linear_model import Lasso
 from torch import Tensor
 
-from scmil.sparse_coding import (
-    SparseCoding,
-    SparsityNetwork,
-    StepWarning,
-    dct_dictionary,
-    objective,
-    random_dictionary,
-    soft_threshold,
-    unrolled_ista,
-)
+from scmil.sparse_coding.layer import (SparseCoding, SparsityNetwork, StepWarning, dct_dictionary, objective, random_dictionary, soft_threshold, unrolled_ista)
 
 
 def squared_norm(D: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scmil.errors import SplitError
-from scmil.split_files import WRITERS, read_splits, write_splits
-from scmil.splits import Split, save_splits
+from scmil.bags.split_files import WRITERS, read_splits, write_splits
+from scmil.bags.splits import Split, save_splits
 
 SHARED = Path(__file__).parents[3] / "shared"
 IDS = ["a", "b", "c", "007"]

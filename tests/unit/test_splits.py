@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from scmil.errors import SplitError
-from scmil.splits import (
-    Split,
-    check_split,
-    holdout,
-    load_splits,
-    repeated_folds,
-    save_splits,
-    stratified_folds,
-    with_validation,
-)
+from scmil.bags.splits import (Split, check_split, holdout, load_splits, repeated_folds, save_splits, stratified_folds, with_validation)
 
 LABELS = [0] * 45 + [1] * 47
 IDS = ["a", "b", "c", "d"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.func import stack_module_state
 
-from scmil.model import MILModel, build_model
-from scmil.stacked import stacked_losses
+from scmil.models.model import MILModel, build_model
+from scmil.training.stacked_loss import stacked_losses
 
 LABEL = torch.tensor(1)
 

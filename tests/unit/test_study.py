@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from scmil import study
-from scmil.bags import Bag, BagSet
+from scmil import studies as study
+from scmil.bags.bag import Bag, BagSet
 from scmil.errors import (
     ConfigError,
     DataError,
@@ -23,7 +23,7 @@ from scmil.errors import (
     ShapeError,
     WeightsError,
 )
-from scmil.formats import export
+from scmil.bags.formats import export
 
 QUICK: dict[str, Any] = {"aggregator": "mean", "epochs": 3}
 MADE = {"encoder": "uni_v1", "size_px": 256, "mpp": 0.5, "side_level0": 256.0, "slide_mpp": 0.5, "overlap_px": 0}
@@ -228,7 +228,7 @@ def test_bags_without_a_label_are_left_out_with_a_note(tmp_path: Path) -> None:
 
 
 def test_bags_of_two_encoders_are_refused_before_training(tmp_path: Path) -> None:
-    from scmil.bag_files import write_bag
+    from scmil.bags.hdf5 import write_bag
 
     for bag in cohort(24, 2):
         other = {"encoder": "resnet18"} if bag.id == "s05" else {}
@@ -401,8 +401,8 @@ def test_a_training_replaces_nothing_that_it_did_not_write(name: str, once: Path
 
 
 def test_of_two_trainings_into_one_folder_the_second_is_rejected(once: Path, tmp_path: Path) -> None:
-    from scmil.study.training import BEGUN
-    from scmil.work import locked
+    from scmil.studies.train import BEGUN
+    from scmil.core.jobs.work import locked
 
     data = study.open_data(once / "bags", once / "bags" / "labels.csv")
     tried: list[str] = []
@@ -526,13 +526,13 @@ def network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(socket, "getaddrinfo", note)
     monkeypatch.setattr(socket.socket, "connect", lambda self, address: note(address))
-    monkeypatch.setattr("scmil.encoders.weights.download", note)
-    monkeypatch.setattr("scmil.encoders.load_encoder", note_and_call(asked))
+    monkeypatch.setattr("scmil.encoding.encoders.weights.download", note)
+    monkeypatch.setattr("scmil.encoding.encoders.load_encoder", note_and_call(asked))
     return asked
 
 
 def note_and_call(asked: list[str]) -> Any:
-    from scmil.encoders import load_encoder
+    from scmil.encoding.encoders import load_encoder
 
     def call(name: str, *args: Any, **options: Any) -> Any:
         if options.get("offline") is not True:
@@ -587,7 +587,7 @@ def test_an_encoder_that_is_not_the_models_is_rejected(trained: Path, network: l
 
 
 def test_a_command_that_is_suggested_cannot_be_more_than_one_command(trained: Path, once: Path) -> None:
-    from scmil.formats import open_bags
+    from scmil.bags.formats import open_bags
 
     model = edited(trained, contract__encoder="x; touch /evil #")
     with pytest.raises(ShapeError, match=r"--encoder 'x; touch /evil #' --size 256"):

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from scmil.bags import Bag, BagSet, moments
+from scmil.bags.bag import Bag, BagSet, moments
 from scmil.errors import BagError, DataError, SplitError
-from scmil.survey import check_classes, differences, labelled, scaled, streamed_moments, survey
+from scmil.bags.checks import check_classes, differences, labelled, scaled, streamed_moments, survey
 
 
 def bag(id: str, features: torch.Tensor | None = None, label: int | None = 0, **known: Any) -> Bag:

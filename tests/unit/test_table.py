@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from scmil.bags import BagSet
-from scmil.datasets import load_dataset
-from scmil.datasets.table import read_bags
+from scmil.bags.bag import BagSet
+from scmil.bags.datasets import load_dataset
+from scmil.bags.datasets.table import read_bags
 from scmil.errors import DataError
 
 
@@ -229,8 +229,8 @@ def test_load_dataset_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a small file can exceed, so that a test needs no gigabytes."""
-    monkeypatch.setattr("scmil.guards.LARGE_BYTES", 2**20)
-    monkeypatch.setattr("scmil.datasets.matlab.LARGE_BYTES", 2**20)
+    monkeypatch.setattr("scmil.core.safe_io.LARGE_BYTES", 2**20)
+    monkeypatch.setattr("scmil.bags.datasets.matlab.LARGE_BYTES", 2**20)
 
 
 def test_an_npz_that_expands_a_thousandfold_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from stand_in import some_slides, write_stand_in
 
-from scmil import datasets
-from scmil.bags import Bag, BagSet
-from scmil.datasets.official import load, official_splits
-from scmil.datasets.tcga_nsclc import COHORT, patient_folds
+from scmil.bags import datasets
+from scmil.bags.bag import Bag, BagSet
+from scmil.bags.datasets.cohorts import load, official_splits
+from scmil.bags.datasets.tcga_nsclc import COHORT, patient_folds
 from scmil.errors import SplitError
-from scmil.splits import check_split
+from scmil.bags.splits import check_split
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "tcga_nsclc"
 EVERYONE = BagSet([Bag(each.slide, torch.zeros(1, 2), each.label, each.patient) for each in COHORT.listed])

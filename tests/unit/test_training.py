@@ -9,7 +9,7 @@ import torch
 
 from scmil import Bag, BagSet, MILModel, Recipe, build_model, fit, predict
 from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError
-from scmil.training import History, epoch_order, step_seed
+from scmil.training.fit import History, epoch_order, step_seed
 
 
 def bags(n: int = 12) -> list[Bag]:

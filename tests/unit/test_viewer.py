@@ -34,13 +34,13 @@ from viewer_case import ATOMS, PLACES, SIDE, running, scored, write_atlas, write
 
 from scmil.cli import app
 from scmil.errors import DataError, OptionError, OutputError
-from scmil.scores import write_scores
+from scmil.models.tile_scores import write_scores
 from scmil.slides import apart, open_slide, slide_digest
-from scmil.viewer import Library, Server, connections, serve
+from scmil.viz.viewer import Library, Server, connections, serve
 from scmil.viewer.browser import open_browser
-from scmil.viewer.library import models_of
-from scmil.viewer.pixels import Cache, OpenSlides, cut, depth
-from scmil.viewer.server import READERS_OF_OUTLINES
+from scmil.viz.viewer.library import models_of
+from scmil.viz.viewer.pixels import Cache, OpenSlides, cut, depth
+from scmil.viz.viewer.server import READERS_OF_OUTLINES
 from scmil.viewer.workers import Workers
 
 
@@ -355,7 +355,7 @@ def suppressed(server: Server, path: str) -> None:
 BUSY = """
 import sys, time
 from scmil.cli import app
-from scmil.viewer import answers
+from scmil.viz.viewer import responses as answers
 answers.cut = lambda *_: time.sleep(300)
 app(["view", sys.argv[1], sys.argv[2], "--no-open"])
 """

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from scmil import work
+from scmil.core.jobs import work
 from scmil.errors import DataError, DiskFullError, ScmilError, SlideError
-from scmil.files import write_atomically
-from scmil.work import Ledger, Outcome, OutputError, check_writable, for_each, is_disk_full, plain_words, safe_name
+from scmil.core.files import write_atomically
+from scmil.core.jobs.work import Ledger, Outcome, OutputError, check_writable, for_each, is_disk_full, plain_words, safe_name
 
 SLIDES = ["a", "b", "c"]
 
@@ -298,8 +298,8 @@ def test_the_probe_leaves_nothing(tmp_path: Path) -> None:
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from scmil.files import write_atomically
-from scmil.work import Ledger, for_each
+from scmil.core.files import write_atomically
+from scmil.core.jobs.work import Ledger, for_each
 
 folder, pause, items = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 
@@ -388,7 +388,7 @@ def test_a_slide_whose_maker_was_killed_while_we_waited_is_made_by_us(tmp_path: 
 
 
 def test_the_ledger_loses_no_line_when_many_write_at_once(tmp_path: Path) -> None:
-    code = "import sys; from scmil.work import Ledger; folder, name = sys.argv[1:]\n"
+    code = "import sys; from scmil.core.jobs.work import Ledger; folder, name = sys.argv[1:]\n"
     code += "for i in range(15): Ledger(folder).add(f'{name}{i}', 'stage', 'cause')"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "xyz"]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]

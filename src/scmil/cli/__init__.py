@@ -21,7 +21,7 @@ app = typer.Typer(
 def _print_version(wanted: bool) -> None:
     if wanted:
         from scmil import __version__
-        from scmil.cli.shared import say
+        from scmil.cli.options import say
 
         say(__version__)
         raise typer.Exit
@@ -38,7 +38,7 @@ def options(
 
 def main() -> None:
     """Run the command; a refusal of ours is a sentence, not a traceback."""
-    from scmil.cli.shared import say
+    from scmil.cli.options import say
     from scmil.errors import ScmilError
 
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it says of damaged files, our errors say
@@ -48,7 +48,7 @@ def main() -> None:
         say(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)
     except OSError as error:  # a disk that is full, a right that is missing: of the machine, and not a bug
-        from scmil.work import plain_words
+        from scmil.core.jobs.work import plain_words
 
         say(
             f"The system refuses: {plain_words(error)}. What is finished is kept; start again when it is mended.",
@@ -59,6 +59,6 @@ def main() -> None:
 
 # The order here is the order in `scmil --help`: from pixels to report.
 for _room in (
-    "slides", "bags", "demo", "learning", "seeing_maps", "seeing_locate", "seeing_atoms", "seeing_view", "looking",
+    "slides", "bags", "demo", "learning", "heatmap", "locate", "atlas", "view", "ls",
 ):  # fmt: skip
     import_module(f"{__name__}.{_room}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import Missing, Overwrite, say, say_failed
+from scmil.cli.options import Missing, Overwrite, say, say_failed
 
 PANEL = "Bags, whoever made them"
 
@@ -39,9 +39,9 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Convert another tool's features into bags of ours. It is not needed: every verb that takes bags takes those too."""
-    from scmil.bag_files import check_dtype, write_bag
-    from scmil.formats import open_bags
-    from scmil.work import Ledger, for_each, safe_name
+    from scmil.bags.hdf5 import check_dtype, write_bag
+    from scmil.bags.formats import open_bags
+    from scmil.core.jobs.work import Ledger, for_each, safe_name
 
     check_dtype(dtype)
     bags = open_bags(folder, format, key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of)
@@ -87,8 +87,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write bags as another tool reads them. What is there is kept, so the same command goes on where it was stopped."""
-    from scmil.formats import export as export_bags
-    from scmil.formats import open_bags
+    from scmil.bags.formats import export as export_bags
+    from scmil.bags.formats import open_bags
 
     bags = open_bags(
         folder, format, _labels(labels, label, missing), key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of
@@ -117,8 +117,8 @@ def audit_(
 
     Ends with exit code 1 if there is an error among the findings.
     """
-    from scmil.audit import audit
-    from scmil.formats import open_bags
+    from scmil.bags.audit import audit
+    from scmil.bags.formats import open_bags
 
     table = _labels(labels, label, missing)
     bags = open_bags(folder, format, table, key=key)
@@ -133,8 +133,8 @@ def audit_(
 
 
 def _labels(path: Path | None, label: str | None, missing: str | None) -> Any:
-    from scmil.datasets import words_of
-    from scmil.labels import read_labels
+    from scmil.bags.datasets import words_of
+    from scmil.bags.labels import read_labels
 
     return None if path is None else read_labels(path, label=label, missing=words_of(missing))
 
@@ -142,6 +142,6 @@ def _labels(path: Path | None, label: str | None, missing: str | None) -> Any:
 def _splits(path: Path | None, bags: Any) -> Any:
     if path is None:
         return None
-    from scmil.split_files import read_splits
+    from scmil.bags.split_files import read_splits
 
     return read_splits(path, bags.ids).splits  # without patients: a leak is a finding here, and no refusal

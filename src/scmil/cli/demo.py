@@ -9,7 +9,7 @@ import typer
 
 from scmil.cli import app
 from scmil.cli.learning import PANEL, run_plan
-from scmil.cli.shared import say
+from scmil.cli.options import say
 
 
 @app.command(rich_help_panel=PANEL)
@@ -42,9 +42,9 @@ def demo(
 def _slides(
     slides: int, folds: int, repeats: int, seed: int, out: Path | None, jobs: int | None, as_json: bool
 ) -> None:
-    from scmil import demo_slides as stages
+    from scmil.demo import slides as stages
     from scmil.cli.slides import slide_bars
-    from scmil.plan import make_plan
+    from scmil.studies.plan import make_plan
 
     def tell(words: str) -> None:
         if not as_json:
@@ -79,8 +79,8 @@ def _slides(
 def _benchmark(
     dataset: str, folds: int, repeats: int, epochs: int, seed: int, out: Path | None, jobs: int | None, as_json: bool
 ) -> None:
-    from scmil.demo import document
-    from scmil.plan import make_plan
+    from scmil.demo.benchmark import document
+    from scmil.studies.plan import make_plan
 
     plan = make_plan(document(dataset, folds, repeats, epochs, seed), "demo")
     if not as_json:

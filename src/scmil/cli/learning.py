@@ -12,21 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import (
-    Missing,
-    On,
-    Overwrite,
-    ShardOf,
-    TaskCpus,
-    TaskGpus,
-    cluster_of,
-    device_of,
-    progress_bars,
-    say,
-    say_failed,
-    shown,
-)
-from scmil.files import printable
+from scmil.cli.options import (Missing, On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars, say, say_failed, shown)
+from scmil.core.files import printable
 
 PANEL = "Learning"
 
@@ -105,7 +92,7 @@ def train(
     with the best validation AUC. OUT gets the model, predictions, metrics with intervals and a model card. Stop it at any
     time: the same command goes on where it stopped, and ends with the same model.
     """
-    from scmil import study
+    from scmil import studies as study
 
     opened = study.open_data(
         bags,
@@ -177,8 +164,8 @@ def compare(
     the same width in its place. Beside them stands a logistic regression on the mean and the maximum of each bag. The
     report has differences with intervals, tests, cost, and a verdict. The same command goes on where it was stopped.
     """
-    from scmil import study
-    from scmil.survey import survey
+    from scmil import studies as study
+    from scmil.bags.checks import survey
 
     opened = study.open_data(
         bags,
@@ -234,8 +221,8 @@ def predict(
     """
     import tempfile
 
-    from scmil import study
-    from scmil.work import Ledger
+    from scmil import studies as study
+    from scmil.core.jobs.work import Ledger
 
     place = device_of(device)
     study.load_study(model)
@@ -295,9 +282,9 @@ def run(
     A cell is one arm on one data set, with all its folds. Each writes its own folder, and results.csv is gathered from them;
     at the end the report is written beside it.
     """
-    from scmil.experiment import chosen_cells
-    from scmil.plan import read_plan
-    from scmil.shards import parse_shard
+    from scmil.studies.runner import chosen_cells
+    from scmil.studies.plan import read_plan
+    from scmil.core.jobs.shards import parse_shard
 
     part, cluster = parse_shard(shard), cluster_of(on, task_cpus, task_gpus)
     plan = read_plan(experiment, changes or [], data, only)
@@ -307,7 +294,7 @@ def run(
         return
     execute = None
     if cluster:
-        from scmil.cluster import cells_on
+        from scmil.studies.cluster import cells_on
 
         execute = cells_on(cluster)
     run_plan(plan, folder, jobs, only, data, as_json, shard=part, execute=execute, overwrite=overwrite)
@@ -327,9 +314,9 @@ def run_plan(
 
     `where` is what `experiment.run` takes of shards, clusters and results of other data.
     """
-    from scmil import experiment as experiments
+    from scmil.studies import runner as experiments
     from scmil.report import read_run, verdict, write_report
-    from scmil.shards import ALL
+    from scmil.core.jobs.shards import ALL
 
     quiet = as_json or not sys.stderr.isatty()
     cells = experiments.chosen_cells(plan, only, where.get("shard", ALL))
@@ -360,7 +347,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Write the report of a run again: a page that works offline, Markdown and LaTeX."""
-    from scmil.experiment import gather_again
+    from scmil.studies.runner import gather_again
     from scmil.report import FORMATS, read_run, verdict, write_report
 
     gather_again(run)
@@ -380,13 +367,13 @@ def get(
     ] = None,
 ) -> None:
     """Download a data set from its public original, and check that its content is the known one."""
-    from scmil.datasets import fetch
+    from scmil.bags.datasets import fetch
 
     say(f"{name} is ready: {fetch(name, url)}")
 
 
 def _list_cells(cells: Any, folder: Path, as_json: bool) -> None:
-    from scmil.experiment import is_done
+    from scmil.studies.runner import is_done
 
     rows = [(cell.name, cell.protocols, is_done(folder, cell)) for cell in cells]
     if as_json:
@@ -404,7 +391,7 @@ def _grid_progress(cells: Any, folder: Path, quiet: bool) -> Iterator[tuple[Any,
     if quiet:
         yield None, (lambda name: say(f"done: {name}", err=True))
         return
-    from scmil.experiment import is_done
+    from scmil.studies.runner import is_done
 
     waiting = [cell for cell in cells if not is_done(folder, cell)]
     with progress_bars() as bars:

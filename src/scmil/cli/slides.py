@@ -12,20 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from scmil.cli import app
-from scmil.cli.shared import (
-    On,
-    Overwrite,
-    ShardOf,
-    TaskCpus,
-    TaskGpus,
-    cluster_of,
-    device_of,
-    progress_bars,
-    say,
-    say_failed,
-    shown,
-)
-from scmil.files import printable
+from scmil.cli.options import (On, Overwrite, ShardOf, TaskCpus, TaskGpus, cluster_of, device_of, progress_bars, say, say_failed, shown)
+from scmil.core.files import printable
 
 PANEL = "From slides to bags"
 
@@ -56,8 +44,8 @@ def info(slide: Annotated[Path, typer.Argument(help="A slide.")], mpp_of: MppOf 
 
     given = _number(mpp_of)
     if mpp_of is not None and given is None:
-        from scmil.cohort import read_mpp
-        from scmil.labels import slide_id
+        from scmil.encoding.cohort import read_mpp
+        from scmil.bags.labels import slide_id
 
         given = read_mpp(mpp_of).get(slide_id(slide.name))
     with open_slide(slide, mpp=given) as opened:
@@ -93,8 +81,8 @@ def tile_(
 
     Slides that fail are written to OUT/failures.csv, and the others go on. The same command goes on where it was stopped.
     """
-    from scmil.cohort import TileSettings
-    from scmil.shards import parse_shard
+    from scmil.encoding.cohort import TileSettings
+    from scmil.core.jobs.shards import parse_shard
 
     part, cluster = parse_shard(shard), cluster_of(on, task_cpus, task_gpus)
     settings = TileSettings(size, _mpp(mpp, mag), overlap, min_tissue, rule, preset, None, pen)
@@ -143,10 +131,10 @@ def encode_(
 
     Several processes, also of several computers with the same disk, may work on one folder: each slide is done once.
     """
-    from scmil.cohort import TileSettings, encode_slides, find_cohort, read_settings, tiled_slides
-    from scmil.encoders import check_contract, load_encoder
+    from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, read_settings, tiled_slides
+    from scmil.encoding.encoders import check_contract, load_encoder
     from scmil.errors import OptionError
-    from scmil.shards import parse_shard
+    from scmil.core.jobs.shards import parse_shard
 
     part, cluster = parse_shard(shard), cluster_of(on, task_cpus, task_gpus)
     is_work = (folder / "slides.csv").is_file()
@@ -220,14 +208,14 @@ def _dealt(cluster: Any) -> Iterator[Any]:
     if cluster is None:
         yield None
         return
-    from scmil.cluster import slides_on
+    from scmil.studies.cluster import slides_on
 
     with cluster.joined():
         yield slides_on(cluster)
 
 
 def _tile(slides: Path, out: Path, settings: Any, mpp_of: str | None, as_json: bool, **how: Any) -> Any:
-    from scmil.cohort import find_cohort, tile_slides
+    from scmil.encoding.cohort import find_cohort, tile_slides
 
     given = _number(mpp_of)
     sources = find_cohort(slides, mpp_of if given is None else given)
@@ -243,7 +231,7 @@ def _was_typed(context: typer.Context, name: str) -> bool:
 
 def _finish(outcomes: dict[str, Any], work: Path, as_json: bool) -> None:
     """Say what became of the slides; some that failed make the command fail."""
-    from scmil.work import Ledger
+    from scmil.core.jobs.work import Ledger
 
     failures = Ledger(work).read()
     failed = sorted({name for outcome in outcomes.values() for name in outcome.failed})

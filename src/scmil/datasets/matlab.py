@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
-from scmil.extras import need
-from scmil.guards import LARGE_BYTES, MOST_TIMES, NESTING, inflated
+from scmil.core.extras import need
+from scmil.core.safe_io import LARGE_BYTES, MOST_TIMES, NESTING, inflated
 
 MATRIX, COMPRESSED = 14, 15
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}  # of elements

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scmil.errors import OptionError
-from scmil.files import utf8, write_atomically
-from scmil.report.comparing import compare_arms
+from scmil.core.files import utf8, write_atomically
+from scmil.report.comparisons import compare_arms
 from scmil.report.model_page import write_model_page
 from scmil.report.page import write_page
-from scmil.report.reading import Run, read_run
+from scmil.report.run_files import Run, read_run
 from scmil.report.tables import TerminalTable, comparisons_for_terminal, rows_for_terminal
-from scmil.report.texts import write_latex, write_markdown
-from scmil.report.words import verdict
+from scmil.report.markdown_latex import write_latex, write_markdown
+from scmil.report.verdict import verdict
 
 __all__ = [
     "FORMATS",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
-from scmil.files import unquoted
+from scmil.core.files import unquoted
 
 Numbers = NDArray[np.float64]
 

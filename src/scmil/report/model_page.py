@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
-from scmil.files import utf8, write_atomically
+from scmil.core.files import utf8, write_atomically
 from scmil.report.files import Table
-from scmil.report.html_tables import cell_of_name, cell_of_number, cell_of_words, table
-from scmil.report.markup import ABSENT, Markup, element, join, number
+from scmil.report.html.tables import cell_of_name, cell_of_number, cell_of_words, table
+from scmil.report.html.markup import ABSENT, Markup, element, join, number
 from scmil.report.page import pairs, whole_page
-from scmil.report.plots import Line, Look, line_legend, line_panel, panels
-from scmil.report.reading import METRIC_NAMES
+from scmil.report.html.plots import Line, Look, line_legend, line_panel, panels
+from scmil.report.run_files import METRIC_NAMES
 
 PARTS = {"test": "test part", "valid": "validation part", "train": "training part"}
 HONEST = "test"

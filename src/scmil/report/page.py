@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from scmil.report import html_tables, paper, pictures, plots
-from scmil.report.comparing import Compared
-from scmil.report.html_tables import badge, warning
-from scmil.report.markup import Markup, element, join
-from scmil.report.reading import Run
-from scmil.report.style import SCRIPT, STYLE
+from scmil.report import pictures
+from scmil.report.html import tables as html_tables
+from scmil.report import paper_tables as paper
+from scmil.report.html import plots
+from scmil.report.comparisons import Compared
+from scmil.report.html.tables import badge, warning
+from scmil.report.html.markup import Markup, element, join
+from scmil.report.run_files import Run
+from scmil.report.html.style import SCRIPT, STYLE
 from scmil.report.tables import MEANING
-from scmil.report.words import verdict
+from scmil.report.verdict import verdict
 
 
 def write_page(run: Run, compared: Sequence[Compared]) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from scmil.errors import DataError
-from scmil.files import check_regular
+from scmil.core.files import check_regular
 from scmil.limits import read_json
-from scmil.report.markup import Markup, element, join
+from scmil.report.html.markup import Markup, element, join
 
 LARGEST_BYTES = 64 * 2**20
 KINDS = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scmil.metrics import LARGER_IS_BETTER
-from scmil.report.comparing import Compared, compare_arms
-from scmil.report.markup import ABSENT, change, number, p_value
-from scmil.report.reading import METRIC_NAMES, TUNED, Estimate, Key, Run
+from scmil.stats.metrics import LARGER_IS_BETTER
+from scmil.report.comparisons import Compared, compare_arms
+from scmil.report.html.markup import ABSENT, change, number, p_value
+from scmil.report.run_files import METRIC_NAMES, TUNED, Estimate, Key, Run
 
 MEANING = {
     "last": "the last epoch, threshold 0.5; nothing is chosen",

@@ -79,7 +79,7 @@ class Outlines:
 def main(path: Path) -> None:
     """Print the outlines of an annotation."""
     _limit()
-    from scmil.slides.lesions import read_outlines
+    from scmil.slides.annotations.lookup import read_outlines
 
     try:
         outlines = [ring.round(1).ravel().tolist() for ring in read_outlines(path)]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError
-from scmil.extras import need
+from scmil.core.extras import need
 
 Ring = Sequence[tuple[float, float]]
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import DataError, OptionError
-from scmil.extras import need
-from scmil.files import write_atomically
-from scmil.guards import DAMAGE, LARGEST_SIDE_PX, check_number, check_provenance, check_xy, h5_array, opened_h5
+from scmil.core.extras import need
+from scmil.core.files import write_atomically
+from scmil.core.safe_io import DAMAGE, LARGEST_SIDE_PX, check_number, check_provenance, check_xy, h5_array, opened_h5
 from scmil.limits import BOUNDS, MOST_TILES, bounded
 
 if TYPE_CHECKING:

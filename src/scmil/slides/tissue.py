@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import OptionError, UnknownNameError
-from scmil.extras import need
+from scmil.core.extras import need
 
 if TYPE_CHECKING:
     from shapely import MultiPolygon

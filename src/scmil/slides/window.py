@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scmil.extras import need
+from scmil.core.extras import need
 from scmil.slides.readers import Pixels, Reader, Size
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom in level-0 pixels, whole or not

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Any
 
-from scmil.extras import need
+from scmil.core.extras import need
 
 BACKLOG = 64  # connections that are accepted at a time
 # Connections that have not shown the secret; for one more, the oldest is closed. That must not happen before it was read,

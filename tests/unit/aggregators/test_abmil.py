@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from scmil.aggregators.abmil import ABMIL
+from scmil.models.aggregators.abmil import ABMIL
 
 
 def test_gated_attention_is_the_formula() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from scmil.aggregators.dsmil import DSMIL
+from scmil.models.aggregators.dsmil import DSMIL
 
 
 def test_attention_is_the_similarity_to_the_critical_instance_of_each_class() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scmil.aggregators.dtfd import DTFD
+from scmil.models.aggregators.dtfd import DTFD
 
 
 @pytest.mark.parametrize("distill", ["maxmin", "afs"])

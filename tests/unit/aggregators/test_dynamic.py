@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from scmil.aggregators.dynamic import DynamicPooling
+from scmil.models.aggregators.dynamic import DynamicPooling
 
 
 def test_the_probability_is_the_length_of_the_squashed_vector() -> None:

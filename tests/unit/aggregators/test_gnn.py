@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from scmil.aggregators import gnn
+from scmil.models.aggregators import gnn
 
 
 def test_neighbours_are_nearer_than_the_mean_squared_distance() -> None:

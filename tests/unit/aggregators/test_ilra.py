@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from scmil.aggregators.ilra import ILRA
+from scmil.models.aggregators.ilra import ILRA
 
 
 def test_the_rank_is_the_number_of_latents_and_the_pooling_has_one_query() -> None:

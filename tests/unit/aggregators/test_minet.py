@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from scmil.aggregators.minet import DeeplySupervisedMINet, InstanceMINet, MINet, ResidualMINet
+from scmil.models.aggregators.minet import DeeplySupervisedMINet, InstanceMINet, MINet, ResidualMINet
 
 
 def test_instance_probability_is_the_maximum_of_instance_probabilities() -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scmil.aggregators import nonlocal_
-from scmil.aggregators.nonlocal_ import NonLocal
+from scmil.models.aggregators import nonlocal_
+from scmil.models.aggregators.nonlocal_ import NonLocal
 
 
 def test_the_block_is_the_formula() -> None:

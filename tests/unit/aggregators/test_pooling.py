@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scmil.aggregators.pooling import Pooling, pool
+from scmil.models.aggregators.pooling import Pooling, pool
 
 
 def test_log_mean_exp_lies_between_mean_and_maximum() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scmil.aggregators.transmil import NystromAttention, PositionEncoding, TransMIL
+from scmil.models.aggregators.transmil import NystromAttention, PositionEncoding, TransMIL
 
 
 def test_with_a_landmark_for_every_token_nystrom_is_softmax_attention() -> None:

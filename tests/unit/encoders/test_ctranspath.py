@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scmil.encoders import built, load_encoder
-from scmil.encoders.ctranspath import IGNORES, ctranspath, to_current_timm
-from scmil.encoders.speed import painted_tiles
-from scmil.encoders.weights import digest, load_state
+from scmil.encoding.encoders import built, load_encoder
+from scmil.encoding.encoders.ctranspath import IGNORES, ctranspath, to_current_timm
+from scmil.encoding.encoders.optimise import painted_tiles
+from scmil.encoding.encoders.weights import digest, load_state
 from scmil.errors import WeightsError
 
 STEM = [f"patch_embed.proj.{layer}.weight" for layer in (0, 1, 3, 4, 6)]

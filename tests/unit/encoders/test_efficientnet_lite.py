@@ -9,9 +9,10 @@ import torch
 from sklearn.datasets import load_sample_images
 from torch.nn.functional import interpolate
 
-from scmil.encoders import Encoder, load_encoder, speed, status
-from scmil.encoders.efficientnet_lite import to_timm
-from scmil.encoders.weights import read_state
+from scmil.encoding.encoders import Encoder, load_encoder, status
+from scmil.encoding.encoders import optimise as speed
+from scmil.encoding.encoders.efficientnet_lite import to_timm
+from scmil.encoding.encoders.weights import read_state
 
 PALACE, BELL_COTE, DAISY = 698, 442, 985  # classes of ImageNet
 

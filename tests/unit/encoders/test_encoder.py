@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from scmil.encoders import Encoder, check_contract, speed
-from scmil.encoders.encoder import IMAGENET_MEAN, IMAGENET_STD, agreement
+from scmil.encoding.encoders import Encoder, check_contract
+from scmil.encoding.encoders import optimise as speed
+from scmil.encoding.encoders.encoder import IMAGENET_MEAN, IMAGENET_STD, agreement
 from scmil.errors import OptionError
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from scmil.encoders import load_encoder
-from scmil.encoders.timm_any import timm
+from scmil.encoding.encoders import load_encoder
+from scmil.encoding.encoders.timm_any import timm
 from scmil.errors import UnknownNameError, WeightsError
 
 MODEL = "resnet10t"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from scmil.encoders import load_encoder, torchvision_models
-from scmil.encoders.torchvision_models import CHECKPOINTS, torchvision
+from scmil.encoding.encoders import load_encoder
+from scmil.encoding.encoders import torchvision_models
+from scmil.encoding.encoders.torchvision_models import CHECKPOINTS, torchvision
 from scmil.errors import MissingExtraError
 
 # Our name, torchvision's, the weights', and the layer whose mean over space are the features.

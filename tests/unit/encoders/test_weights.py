@@ -14,12 +14,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from scmil import encoders
-from scmil.downloads import file_hash
-from scmil.encoders import Card, Encoder, weights
-from scmil.encoders.weights import Checkpoint, digest, load_state, obtain, read_state
+from scmil.encoding import encoders
+from scmil.core.download import file_hash
+from scmil.encoding.encoders import Card, Encoder
+from scmil.encoding.encoders import weights
+from scmil.encoding.encoders.weights import Checkpoint, digest, load_state, obtain, read_state
 from scmil.errors import DataError, OptionError, UnknownNameError, WeightsError
-from scmil.registry import Registry
+from scmil.core.registry import Registry
 
 URL = "https://example.org/toy-1234.pth"
 

@@ -9,7 +9,7 @@ import torch
 from foreign import IDS, clam, clam_old_patches, clam_patches, coords, features
 
 from scmil.errors import DataError
-from scmil.formats import detect, open_bags
+from scmil.bags.formats import detect, open_bags
 
 
 @pytest.mark.parametrize("inside", ["", "h5_files"])

@@ -9,7 +9,7 @@ import torch
 from foreign import IDS, STAMP, coords, features, stamp
 
 from scmil.errors import DataError
-from scmil.formats import detect, open_bags
+from scmil.bags.formats import detect, open_bags
 
 
 @pytest.mark.parametrize("up", [0, 1])

@@ -9,9 +9,9 @@ import torch
 from foreign import IDS, coords, features, torchmil, torchmil_published
 
 from scmil import Bag
-from scmil.encoders.torchvision_models import torchvision
+from scmil.encoding.encoders.torchvision_models import torchvision
 from scmil.errors import DataError, MissingExtraError
-from scmil.formats import export, open_bags
+from scmil.bags.formats import export, open_bags
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".h5"])

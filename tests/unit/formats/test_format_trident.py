@@ -9,8 +9,8 @@ import torch
 from foreign import DIM, IDS, coords, features, trident, trident_attributes
 
 from scmil.errors import DataError
-from scmil.formats import detect, open_bags
-from scmil.formats.trident import magnification
+from scmil.bags.formats import detect, open_bags
+from scmil.bags.formats.trident import magnification
 
 
 @pytest.mark.parametrize("up", [0, 1, 2], ids=["features", "tiling", "job"])

@@ -15,10 +15,11 @@ import pytest
 import torch
 from foreign import IDS, clam, features
 
-from scmil import Bag, formats
+from scmil import Bag
+from scmil.bags import formats
 from scmil.errors import DataError, OptionError, UnknownNameError
-from scmil.formats import detect, export, open_bags
-from scmil.formats.reading import load_npz
+from scmil.bags.formats import detect, export, open_bags
+from scmil.bags.formats.reading import load_npz
 
 
 class Table:
@@ -290,6 +291,6 @@ def test_a_folder_of_bags_that_cannot_be_listed_is_named(tmp_path: Path, monkeyp
     def denied(path: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("scmil.formats.folder.os.scandir", denied)
+    monkeypatch.setattr("scmil.bags.formats.folder.os.scandir", denied)
     with pytest.raises(DataError, match="the folder cannot be listed: Permission denied"):
         open_bags(tmp_path)

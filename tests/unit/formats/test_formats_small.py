@@ -14,10 +14,10 @@ from foreign import DIM, IDS, arrays, coords, dsmil, dtfd, features, histossl, s
 from safetensors.torch import save_file
 
 from scmil import Bag
-from scmil.bag_files import write_bag
+from scmil.bags.hdf5 import write_bag
 from scmil.errors import DataError
-from scmil.formats import detect, open_bags
-from scmil.work import safe_name
+from scmil.bags.formats import detect, open_bags
+from scmil.core.jobs.work import safe_name
 
 
 def same_features(folder: Path, **options: object) -> bool:

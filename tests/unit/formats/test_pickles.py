@@ -17,16 +17,17 @@ import pytest
 import torch
 
 from scmil.errors import DataError
-from scmil.formats import open_bags, pickles
-from scmil.formats.pickles import load_arrays
-from scmil.formats.reading import load_pt
+from scmil.bags.formats import open_bags
+from scmil.bags.formats import pickles
+from scmil.bags.formats.pickles import load_arrays
+from scmil.bags.formats.reading import load_pt
 
 HOSTILE = Path(__file__).parents[2] / "data" / "hostile"
 LITTLE = """
 import resource, sys
 from pathlib import Path
 from scmil.errors import DataError
-from scmil.formats.reading import load_pt
+from scmil.bags.formats.reading import load_pt
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**29, used + 2**29))
 for path in sys.argv[1:]:

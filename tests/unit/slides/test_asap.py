@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from scmil.errors import DataError
-from scmil.slides import asap
-from scmil.slides.asap import read_asap, tumour, write_asap
-from scmil.slides.geojson import Region
+from scmil.slides.annotations import asap
+from scmil.slides.annotations.asap import read_asap, tumour, write_asap
+from scmil.slides.annotations.geojson import Region
 
 shapely = pytest.importorskip("shapely")
 pytest.importorskip("defusedxml")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from scmil.errors import DataError
-from scmil.slides import detections
-from scmil.slides.detections import write_detections
+from scmil.viz.drawing import qupath as detections
+from scmil.viz.drawing.qupath import write_detections
 
 shapely = pytest.importorskip("shapely")
 

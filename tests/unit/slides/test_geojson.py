@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scmil.errors import DataError
-from scmil.slides import geojson
-from scmil.slides.geojson import Region, read_geojson, tissue_from_geojson, write_geojson
+from scmil.slides.annotations import geojson
+from scmil.slides.annotations.geojson import Region, read_geojson, tissue_from_geojson, write_geojson
 from scmil.slides.tissue import Tissue
 
 shapely = pytest.importorskip("shapely")

@@ -9,8 +9,8 @@ from scmil.errors import DataError
 
 pytest.importorskip("PIL")
 
-from scmil.slides.heatmap import CASING, STRENGTH, TRUTH, colours, draw_heatmap, paint_tiles, ranks, raster
-from scmil.slides.scales import COLOURS, SIGNED, Scale, percentiles, scale_for
+from scmil.viz.drawing.tiles import CASING, STRENGTH, TRUTH, colours, draw_heatmap, paint_tiles, ranks, raster
+from scmil.viz.drawing.colour_scale import COLOURS, SIGNED, Scale, percentiles, scale_for
 
 
 class White:

@@ -9,9 +9,9 @@ pytest.importorskip("shapely")
 from shapely import MultiPolygon, box
 
 from scmil.errors import DataError
-from scmil.slides.asap import write_asap
-from scmil.slides.geojson import Region, write_geojson
-from scmil.slides.lesions import find_annotation, read_lesions, truth_of
+from scmil.slides.annotations.asap import write_asap
+from scmil.slides.annotations.geojson import Region, write_geojson
+from scmil.slides.annotations.lookup import find_annotation, read_lesions, truth_of
 
 LESION, NECROSIS = MultiPolygon([box(0, 0, 10, 10) - box(2, 2, 4, 4)]), MultiPolygon([box(20, 0, 30, 10)])
 

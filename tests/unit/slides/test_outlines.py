@@ -14,8 +14,8 @@ pytest.importorskip("shapely")
 
 from scmil.errors import DataError
 from scmil.slides import outlines
-from scmil.slides.asap import read_asap
-from scmil.slides.geojson import read_geojson
+from scmil.slides.annotations.asap import read_asap
+from scmil.slides.annotations.geojson import read_geojson
 
 
 def written(path: Path, *polygons: list[list[tuple[float, float]]]) -> Path:

@@ -14,8 +14,8 @@ import openslide
 import tifffile
 
 from scmil.slides import open_slide
-from scmil.slides.overlay import TILE_PX, appearing, write_overlay
-from scmil.slides.scales import Scale
+from scmil.viz.drawing.overlay import TILE_PX, appearing, write_overlay
+from scmil.viz.drawing.colour_scale import Scale
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scmil.slides.picture import HOLE, OUTLINE, draw_tiling
+from scmil.slides.preview import HOLE, OUTLINE, draw_tiling
 from scmil.slides.tiling import tile
 from scmil.slides.tissue import Tissue
 
@@ -74,7 +74,7 @@ def test_a_slide_without_tissue_or_resolution_is_drawn_too() -> None:
 
 
 def test_the_numbers_of_the_legend_are_those_of_the_tiles() -> None:
-    from scmil.slides.picture import _facts
+    from scmil.slides.preview import _facts
 
     tiling = tile(Grey(), RING, size_px=256, mpp=0.5)  # type: ignore[arg-type]
     facts = _facts(Grey(), RING, tiling)  # type: ignore[arg-type]

@@ -13,11 +13,11 @@ pytest.importorskip("shapely")
 from PIL import Image
 from shapely import MultiPolygon, box
 
-from scmil.slides.asap import write_asap
-from scmil.slides.geojson import Region, write_geojson
-from scmil.slides.lesions import find_annotation, read_outlines
-from scmil.slides.scales import Scale
-from scmil.slides.sheet import INK, draw_scale_bar, draw_sheet
+from scmil.slides.annotations.asap import write_asap
+from scmil.slides.annotations.geojson import Region, write_geojson
+from scmil.slides.annotations.lookup import find_annotation, read_outlines
+from scmil.viz.drawing.colour_scale import Scale
+from scmil.viz.drawing.sheet import INK, draw_scale_bar, draw_sheet
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)
 

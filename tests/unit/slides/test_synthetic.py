@@ -237,8 +237,8 @@ def test_a_field_says_the_same_at_points_and_in_windows_and_keeps_its_bounds() -
 
 
 def test_annotations_are_the_outlines(slide: Painted) -> None:
-    from scmil.slides.asap import read_asap
-    from scmil.slides.geojson import read_geojson
+    from scmil.slides.annotations.asap import read_asap
+    from scmil.slides.annotations.geojson import read_geojson
 
     expected = [shapely.Polygon(outline).area for outline in slide.tumour]
     for read, suffix in ((read_asap, ".xml"), (read_geojson, ".geojson")):
@@ -308,7 +308,7 @@ def test_an_imagenet_network_sees_the_tumour_on_a_slide_it_was_not_fitted_to(tmp
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
 
-    from scmil.encoders import load_encoder
+    from scmil.encoding.encoders import load_encoder
 
     encoder = load_encoder("efficientnet-lite0")
     features, labels = [], []

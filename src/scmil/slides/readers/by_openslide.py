@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scmil.extras import need
+from scmil.core.extras import need
 from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, on_white, true_downsamples
 from scmil.slides.resolution import UM_IN, number, of_density
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from scmil.errors import DataError, SlideError
-from scmil.extras import need
-from scmil.files import check_regular
-from scmil.guards import check_expansion
+from scmil.core.extras import need
+from scmil.core.files import check_regular
+from scmil.core.safe_io import check_expansion
 from scmil.slides.readers import Damaged, Facts, Pixels, Size, in_bands, on_white
 from scmil.slides.resolution import UM_IN, of_density
 

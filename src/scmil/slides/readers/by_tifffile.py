@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import ScmilError, SlideError
-from scmil.extras import need
+from scmil.core.extras import need
 from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, in_bands, on_white, true_downsamples
 from scmil.slides.resolution import UM_IN, aperio_fields, number, of_density, of_ome
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.errors import OptionError, OutputError, SlideError
-from scmil.extras import need
-from scmil.files import write_atomically
+from scmil.core.extras import need
+from scmil.core.files import write_atomically
 from scmil.outputs import Outputs
 from scmil.slides.synthetic.anatomy import anatomy
 from scmil.slides.synthetic.pyramid import Tile, recipe_of, write_pyramid
@@ -216,8 +216,8 @@ def _counts(seed: int, tumour: bool | int, area: float, pieces: int | None, long
 
 
 def _annotate(path: Path, tumours: Sequence[NDArray[np.float64]], write: Callable[[Path, bytes], None]) -> None:
-    from scmil.slides.asap import asap_bytes
-    from scmil.slides.geojson import Region, geojson_bytes
+    from scmil.slides.annotations.asap import asap_bytes
+    from scmil.slides.annotations.geojson import Region, geojson_bytes
     from scmil.slides.tissue import polygons
 
     shapely = need("shapely", "slides")

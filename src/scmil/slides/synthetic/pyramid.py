@@ -14,7 +14,7 @@ from typing import IO, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.extras import need
+from scmil.core.extras import need
 
 TILE = 256
 SMALLEST_PX = 512  # levels are added until the longer side has at most this

@@ -1,0 +1,91 @@
+"""NLMIL and ANLMIL: non-local blocks as MIL pooling, which DSMIL's authors compare with and released no code for."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scmil.models.aggregators import CLASSICAL, Prediction, register
+from scmil.core.shapes import Float
+
+# The pyramid of the asymmetric block in images: 1x1, 3x3, 6x6 and 8x8 bins, 110 anchors.
+PYRAMID = (1, 9, 36, 64)
+BLOCK_ROWS = 1024
+
+
+@register("anlmil", "asymmetric non-local block", asymmetric=True)
+@register("nlmil", "non-local block")
+class NonLocal(nn.Module):
+    """Lets every instance look at all others (asymmetric: at 110 averages of them), then takes the mean.
+
+    Embedded Gaussian: `A = softmax(theta(h) phi(h)^T)`, `h' = h + W (A g(h))`, `logits = W_c mean_k h'_k + b`, with
+    theta, phi and g of half the width (Wang et al., 2018). Asymmetric: keys and values are first averaged into bins
+    (Zhu et al., 2019).
+
+    Our reading: images pool keys over a spatial pyramid; a bag has no space, so the instances are sorted by the length of
+    their key, which depends on no order, and averaged in 1, 9, 36 and 64 equal parts of that sequence. Attention: how
+    much the instances look at each one, on average.
+    """
+
+    permutation_invariant = True
+    embedding = CLASSICAL
+
+    def __init__(self, dim: int, classes: int, asymmetric: bool = False) -> None:
+        super().__init__()
+        half = max(1, dim // 2)
+        self.asymmetric = asymmetric
+        self.theta, self.phi, self.g = nn.Linear(dim, half), nn.Linear(dim, half), nn.Linear(dim, half)
+        self.W = nn.Linear(half, dim)
+        self.classifier = nn.Linear(dim, classes)
+
+    def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
+        queries, keys, values = self.theta(h), self.phi(h), self.g(h)
+        if self.asymmetric:
+            order = keys.detach().norm(dim=1).argsort(stable=True)
+            keys, values = _pyramid(keys[order]), _pyramid(values[order])
+        seen = F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=1.0)[0]
+        attention = _looked_at(queries.detach(), keys.detach())
+        if self.asymmetric:
+            attention = _spread(attention, order)
+        return Prediction(self.classifier((h + self.W(seen)).mean(0)), attention)
+
+
+def _looked_at(queries: Tensor, keys: Tensor) -> Tensor:
+    """The column means of the attention matrix, which never exists as a whole."""
+    total = torch.zeros_like(keys[:, 0])
+    for rows in queries.split(BLOCK_ROWS):
+        total += torch.softmax(rows @ keys.T, dim=1).sum(0)
+    return total / len(queries)
+
+
+def _pyramid(sequence: Tensor) -> Tensor:
+    """Averages of 1, 9, 36 and 64 equal parts of the sequence, under each other."""
+    n = len(sequence)
+    if n > BLOCK_ROWS:
+        return torch.cat([F.adaptive_avg_pool1d(sequence.T[None], parts)[0].T for parts in PYRAMID])
+    # Small bags by a product: torch has no rule to stack adaptive pooling over models.
+    column = torch.arange(n, device=sequence.device)
+    rows = []
+    for parts in PYRAMID:
+        start, end = _parts(n, parts, sequence.device)
+        inside = (column >= start[:, None]) & (column < end[:, None])
+        rows.append(inside.to(sequence.dtype) / (end - start)[:, None])
+    return torch.cat(rows) @ sequence
+
+
+def _parts(n: int, parts: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Start and end of each of the equal parts, which share an instance where they do not divide."""
+    index = torch.arange(parts, device=device)
+    return index * n // parts, -(-(index + 1) * n // parts)
+
+
+def _spread(weights: Tensor, order: Tensor) -> Tensor:
+    """Give the weight of each part back to its instances in equal shares: the transpose of `_pyramid`."""
+    n = len(order)
+    change = weights.new_zeros(n + 1)
+    for parts, weight in zip(PYRAMID, weights.split(PYRAMID), strict=True):
+        start, end = _parts(n, parts, order.device)
+        share = weight / (end - start)
+        change = change.index_add(0, start, share).index_add(0, end, -share)
+    return change.cumsum(0)[:n].clamp(min=0)[order.argsort()]

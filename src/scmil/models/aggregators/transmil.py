@@ -1,0 +1,106 @@
+"""TransMIL: Nyström attention over the bag and a class token, Shao et al. (2021)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.core.shapes import Float
+
+
+class NystromAttention(nn.Module):
+    """Self-attention through landmarks: `softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v`, O(n) in length.
+
+    Landmarks q~, k~ are means of equal segments; zeros are put in front until the length divides, and take part. The
+    pseudo-inverse takes six steps of a third-order iteration, and a depthwise convolution of v (33 wide) is added.
+    Release 0.0.9 of the library that TransMIL pins cuts the padding off the wrong end; here the last n rows are kept.
+    """
+
+    def __init__(self, dim: int, heads: int, landmarks: int, iterations: int = 6, kernel: int = 33) -> None:
+        super().__init__()
+        self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
+        self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(0.1))
+        self.residual = nn.Conv2d(heads, heads, (kernel, 1), padding=(kernel // 2, 0), groups=heads, bias=False)
+
+    def forward(self, x: Float[Tensor, "t d"]) -> tuple[Float[Tensor, "t d"], Float[Tensor, " t"]]:
+        """Returns the mixed tokens, and how much the first token attends to each."""
+        length, dim = x.shape
+        x = F.pad(x, (0, 0, -length % self.landmarks, 0))
+        q, k, v = self.to_qkv(x).view(len(x), 3, self.heads, -1).permute(1, 2, 0, 3)  # each (heads, t, d / heads)
+        q = q / math.sqrt(q.shape[-1])
+        q_marks, k_marks = (part.unflatten(1, (self.landmarks, -1)).mean(2) for part in (q, k))
+        to_marks = torch.softmax(q @ k_marks.mT, dim=-1)
+        marks = torch.softmax(q_marks @ k_marks.mT, dim=-1)
+        from_marks = torch.softmax(q_marks @ k.mT, dim=-1)
+        mixing = to_marks @ self._pseudo_inverse(marks)  # (heads, t, landmarks)
+        out = mixing @ (from_marks @ v) + self.residual(v[None])[0]
+        first = (mixing[:, -length, None] @ from_marks).mean(0)[
+            0, -length:
+        ]  # after padding the first token is at -length
+        return self.to_out(out.permute(1, 0, 2).reshape(-1, dim)[-length:]), first
+
+    def _pseudo_inverse(self, a: Tensor) -> Tensor:
+        # The two norms are taken over all heads together, as in the original.
+        z = a.mT / (a.sum(-1).max() * a.sum(-2).max())
+        eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+        for _ in range(self.iterations):
+            az = a @ z
+            z = z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4
+        return z
+
+
+class PositionEncoding(nn.Module):
+    """PPEG: lays the tokens on a square, and adds depthwise convolutions of 7, 5 and 3."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(nn.Conv2d(dim, dim, k, padding=k // 2, groups=dim) for k in (7, 5, 3))
+
+    def forward(self, x: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
+        side = math.isqrt(len(x))
+        square = x.T.reshape(1, -1, side, side)
+        for convolution in self.convolutions:
+            x = x + convolution(square)[0].flatten(1).T
+        return x
+
+
+@register("transmil", "Nyström transformer with positions")
+class TransMIL(nn.Module):
+    """Fills the bag up to a square, adds a class token, and mixes all by Nyström attention with positions in between.
+
+    tokens -> `x + Nystrom(norm(x))` -> PPEG on the square -> `x + Nystrom(norm(x))` -> norm -> class token -> linear. Eight
+    heads, dim // 2 landmarks, no feed-forward sub-layer. The square is filled with the first tokens again, and positions
+    are those of the bag's order: so the order matters. The embedding has a bias; with sparse coding the width is that of
+    the codes. Attention: the class token's row in the second layer, negative parts of the approximation cut off,
+    repeated tokens added to their originals.
+    """
+
+    permutation_invariant = False
+    embedding = Embedding(widths=(512,))
+
+    def __init__(self, dim: int, classes: int, heads: int = 8) -> None:
+        super().__init__()
+        if dim % heads:
+            raise ValueError(f"TransMIL divides its width by {heads} heads, and {dim} does not divide.")
+        self.token = nn.Parameter(torch.randn(1, dim))
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3))
+        self.first, self.second = (NystromAttention(dim, heads, landmarks=max(1, dim // 2)) for _ in range(2))
+        self.position = PositionEncoding(dim)
+        self.classifier = nn.Linear(dim, classes)
+
+    def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
+        n = len(h)
+        side = math.isqrt(n - 1) + 1
+        repeated = torch.arange(side * side, device=h.device) % n
+        x = torch.cat([self.token, h[repeated]])
+        x = x + self.first(self.norms[0](x))[0]
+        x = torch.cat([x[:1], self.position(x[1:])])
+        mixed, seen = self.second(self.norms[1](x))
+        logits = self.classifier(self.norms[2]((x + mixed)[0]))
+        share = h.new_zeros(n).index_add(0, repeated, seen[1:].detach().clamp(min=0)) + 1e-12
+        return Prediction(logits, share / share.sum())

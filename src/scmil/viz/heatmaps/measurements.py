@@ -1,0 +1,41 @@
+"""What QuPath is to know of each tile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scmil.models.tile_scores import Codes, Scores
+from scmil.viz.drawing.colour_scale import Numbers, ranks
+
+
+def measurements(scores: Scores, score: str = "attention") -> dict[str, Numbers]:
+    """All scores of the tiles under short names; `percentile` is that of the chosen score.
+
+    >>> from scmil.models.tile_scores import _small_bag, _small_model, score_bag
+    >>> list(measurements(score_bag(_small_model(), _small_bag(), ("normal", "tumour")), "atom:3"))
+    ['attention', 'ratio', 'percentile', 'prob_normal', 'prob_tumour', 'lambda', 'sparsity', 'top_atom', 'atom_3']
+    """
+    found = {"attention": scores.of("attention"), "ratio": scores.of("ratio")}
+    found["percentile"] = 100 * ranks(scores.of(score))
+    found |= {f"prob_{name}": scores.of(f"probability:{name}") for name in scores.classes}
+    if scores.lam is not None:
+        found["lambda"] = scores.of("lambda")
+    if scores.codes is not None:
+        found["sparsity"], found["top_atom"] = scores.of("sparsity"), top_atoms(scores.codes)
+    if score.startswith("atom:"):
+        found[score.replace(":", "_")] = scores.of(score)
+    return found
+
+
+def top_atoms(codes: Codes) -> Numbers:
+    """The atom that each tile uses most strongly, whatever the sign; NaN for a tile that uses none.
+
+    >>> top_atoms(Codes.of(np.array([[0, 2.0, -3.0], [0, 0, 0], [1.0, 0, 0.5]])))
+    array([ 2., nan,  0.])
+    """
+    tiles = np.repeat(np.arange(len(codes)), np.diff(codes.starts))
+    order = np.lexsort((np.abs(codes.values), tiles))
+    uses = np.diff(codes.starts) > 0
+    found = np.full(len(codes), np.nan)
+    found[uses] = codes.columns[order][codes.starts[1:][uses] - 1]
+    return found
