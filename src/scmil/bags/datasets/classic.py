@@ -1,8 +1,8 @@
-"""The classical benchmarks, from a folder, from the package `mil`, or downloaded; whichever it was, they are the same.
+"""The classical benchmarks, from a folder, from the package `mil`, or downloaded.
 
-One SHA-256 a data set, taken over the labels and the 32-bit features of its bags in their order, is checked each time.
-It says more than the hash of a file: a CSV, an .npz and the published original that hold the same bags all pass, and the
-same seed gives the same folds with each of them.
+The SHA-256 of the labels and 32-bit features of all bags, in their order, is checked each time.
+Unlike the hash of a file it is the same for a CSV, an .npz and the published original of the same
+bags, so the same seed gives the same folds with each of them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from scmil.bags.datasets.originals import read_original
 from scmil.bags.datasets.table import Table, positions, read_table
 from scmil.bags.datasets.table_files import check_features
 from scmil.core.download import cache
+from scmil.core.regular_files import read_regular
 from scmil.errors import DataError
-from scmil.core.safe_io import read_regular
 
 
 @dataclass(frozen=True)
 class Original:
-    """Where a benchmark was first published: an archive, and the file in it."""
+    """The original source of a benchmark: an archive, and the file in it."""
 
     url: str
     member: str
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names under which a folder may hold it."""
+        """The file names that are searched for."""
         return (self.member, f"{self.member}.Z", self.url.rpartition("/")[2])
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One classical data set: what it is, the hash of its content, where it can be had."""
+    """A classical data set: a description, the hash of its content, and its sources."""
 
     name: str
     summary: str
@@ -58,15 +58,15 @@ class Benchmark:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names under which a folder may hold it, in the order in which they are tried."""
+        """The file names that are searched for, in this order."""
         ours = (f"{self.name}.npz", self.csv, f"{self.name}.svm", f"{self.name}.mat")
         return ours + (self.original.files if self.original else ())
 
 
 _UCI = "https://archive.ics.uci.edu/static/public"
-# Not https, which the server does not offer; the content is checked against the hash before it is used.
+# The server does not offer https; the content is checked against the hash before it is used.
 _ANDREWS = "http://www.cs.columbia.edu/~andrews/mil/data/MIL-Data-2002-Musk-Corel-Trec9.tgz"
-# MUSK is UCI's: Andrews' musk1norm.svm is standardised over all bags, those that will be tested included.
+# MUSK is UCI's: Andrews' musk1norm.svm is standardised over all bags, including test bags.
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
@@ -102,7 +102,7 @@ BENCHMARKS = {
             "16b1487c72c0990c16d0bca2fbf51ec466f12d15c8f25ba5db8b41a32746cf1a",
             original=Original(_ANDREWS, "Elephant/data_100x100.svm"),
         ),
-        # The file does not say which image is of which patient, so folds cannot be grouped by patient.
+        # The file does not contain patients, so folds cannot be grouped by patient.
         Benchmark(
             "ucsb-breast-cancer",
             "58 images of breast tissue, is it malignant?",
@@ -132,21 +132,24 @@ BENCHMARKS = {
 }
 
 
-def load(name: str, data: str | Path | None = None, download: bool = False) -> BagSet:
-    """All bags of a benchmark from the first place that has it; bags are called by their position."""
+def load_benchmark(name: str, data: str | Path | None = None, download: bool = False) -> BagSet:
+    """Return the bags of a benchmark from the first source; ids are positions."""
     benchmark = BENCHMARKS[name]
-    path = locate(name, data)
+    path = find_benchmark(name, data)
     if path is None and download:
-        from scmil.bags.datasets.benchmark_download import fetch
+        from scmil.bags.datasets.benchmark_download import download_benchmark
 
-        path = fetch(name)
+        path = download_benchmark(name)
     if path is None:
-        raise DataError(f"{name} is not on this computer. {remedy(name)}")
-    return checked(benchmark, path)
+        raise DataError(f"{name} is not on this computer. {benchmark_remedy(name)}")
+    return check_benchmark(benchmark, path)
 
 
-def locate(name: str, data: str | Path | None = None) -> Path | None:
-    """The file that `load` would read, or None: the user's folder, then the package `mil`, then what was downloaded."""
+def find_benchmark(name: str, data: str | Path | None = None) -> Path | None:
+    """Return the file that `load_benchmark` reads, or None.
+
+    It is searched in the user's folder, in the package `mil`, and among the downloads.
+    """
     return next((path for path in _candidates(BENCHMARKS[name], data) if path.is_file()), None)
 
 
@@ -155,37 +158,47 @@ def _candidates(benchmark: Benchmark, data: str | Path | None) -> Iterator[Path]
     if folder:
         if not Path(folder).is_dir():
             origin = "the argument data" if data else "the environment variable SCMIL_DATA"
-            raise DataError(f"{folder} is not a folder, but {origin} says so. Name the folder with the data sets.")
+            raise DataError(
+                f"{folder} is not a folder, but {origin} names it. Give the folder with the data "
+                "sets."
+            )
         yield from (Path(folder) / file for file in benchmark.files)
-    package = find_spec("mil") if benchmark.in_package else None  # finds the folder without running anything in it
+    # This finds the folder of the package without running its code.
+    package = find_spec("mil") if benchmark.in_package else None
     for place in (package and package.submodule_search_locations) or ():
         yield Path(place) / "data" / "datasets" / "csv" / benchmark.csv
     yield cache() / f"{benchmark.name}.npz"
 
 
-def remedy(name: str) -> str:
-    """What a user can do to get a benchmark."""
+def benchmark_remedy(name: str) -> str:
+    """Return how a user can get a benchmark."""
     benchmark = BENCHMARKS[name]
-    ways = [f"put {benchmark.name}.npz or {benchmark.csv} into a folder and name it with --data or SCMIL_DATA"]
+    ways = [
+        f"put {benchmark.name}.npz or {benchmark.csv} into a folder and give it with --data or "
+        "SCMIL_DATA"
+    ]
     ways += ["pip install 'scmil[benchmarks]'"] * benchmark.in_package
     ways += [f"scmil get {name}"] * (benchmark.original is not None)
     return f"Do one of these: {'; '.join(ways)}."
 
 
-def checked(benchmark: Benchmark, path: Path) -> BagSet:
-    """Read a file and hand its bags out if they are those of the benchmark."""
+def check_benchmark(benchmark: Benchmark, path: Path) -> BagSet:
+    """Read a file and return its bags, or raise if they are not those of the benchmark."""
     try:
-        bags = replace(_read(benchmark, path), ids=None, classes=("0", "1")).bags()
+        bags = replace(_read_benchmark(benchmark, path), ids=None, classes=("0", "1")).bags()
     except DataError as error:
         raise DataError(f"{path}: cannot be read as {benchmark.name}: {error}") from None
-    if (met := content_hash(bags)) != benchmark.sha256:
-        expected = f"sha256 of the content {met[:12]}…, expected {benchmark.sha256[:12]}…"
-        raise DataError(f"{path}: these are not the bags of {benchmark.name} ({expected}). {remedy(benchmark.name)}")
+    if (actual := content_hash(bags)) != benchmark.sha256:
+        hashes = f"sha256 of the content {actual[:12]}…, expected {benchmark.sha256[:12]}…"
+        raise DataError(
+            f"{path}: these are not the bags of {benchmark.name} ({hashes}). "
+            f"{benchmark_remedy(benchmark.name)}"
+        )
     return bags
 
 
 def content_hash(bags: BagSet) -> str:
-    """SHA-256 over label, size and 32-bit features of each bag, in order.
+    """Return the SHA-256 of label, size and 32-bit features of each bag, in order.
 
     >>> from scmil.bags.datasets.table import Table
     >>> bags = Table(np.zeros((2, 3), np.float32), np.array([0, 1]), labels=[0, 1]).bags()
@@ -194,13 +207,18 @@ def content_hash(bags: BagSet) -> str:
     """
     sha = hashlib.sha256()
     for bag in bags:
-        features = bag.features.numpy() + np.float32(0)  # no -0, which some files have and others lose
-        sha.update(np.array([-1 if bag.label is None else bag.label, *features.shape], dtype="<i8").tobytes())
+        # Without -0, which some file formats do not preserve.
+        features = bag.features.numpy() + np.float32(0)
+        sha.update(
+            np.array(
+                [-1 if bag.label is None else bag.label, *features.shape], dtype="<i8"
+            ).tobytes()
+        )
         sha.update(features.astype("<f4").tobytes())
     return sha.hexdigest()
 
 
-def _read(benchmark: Benchmark, path: Path) -> Table:
+def _read_benchmark(benchmark: Benchmark, path: Path) -> Table:
     if path.name == benchmark.csv:
         return _read_package_csv(path)
     if benchmark.original and path.as_posix().endswith(benchmark.original.files):
@@ -209,7 +227,7 @@ def _read(benchmark: Benchmark, path: Path) -> Table:
 
 
 def _read_package_csv(path: Path) -> Table:
-    """No header; the columns are label, bag, then the features."""
+    """Read a CSV file of the package `mil`: label, bag, then the features, without a header."""
     try:
         rows = np.loadtxt(io.BytesIO(read_regular(path)), delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:
@@ -222,4 +240,4 @@ def _read_package_csv(path: Path) -> Table:
 
 
 for _benchmark in BENCHMARKS.values():
-    registry.register(_benchmark.name, _benchmark.summary)(partial(load, _benchmark.name))
+    registry.register(_benchmark.name, _benchmark.summary)(partial(load_benchmark, _benchmark.name))

