@@ -1,4 +1,4 @@
-"""What a model costs: parameters, and multiply-adds counted while it runs, not estimated."""
+"""The cost of a model: parameters, and multiply-adds counted while it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def count_parameters(module: nn.Module) -> int:
-    """The number of trainable numbers in a module.
+    """Count the trainable parameters of a module.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        The number of trainable parameters.
 
     >>> from scmil import SparseCoding
     >>> count_parameters(SparseCoding(484, atoms=256))          # Table III prints 189.97K
@@ -18,7 +24,15 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def count_multiply_adds(module: nn.Module, n: int, dim: int) -> int:
-    """The multiply-adds of all matrix products that the module makes for one bag of n instances, in inference.
+    """Count the multiply-adds of all matrix products in one inference.
+
+    Args:
+        module: A module that takes a bag (n, dim).
+        n: Number of instances of the bag.
+        dim: Dimension of the features.
+
+    Returns:
+        The number of multiply-adds.
 
     >>> count_multiply_adds(nn.Linear(64, 10), n=5, dim=64)
     3200
@@ -31,19 +45,3 @@ def count_multiply_adds(module: nn.Module, n: int, dim: int) -> int:
     finally:
         module.train(training)
     return int(counter.get_total_flops()) // 2
-
-
-def table3_multiply_adds(atoms: int, layers: int = 5, n: int = 120, p: int = 484) -> int:
-    """The multiply-adds of the SC module in the accounting that gives Table III, whose "K" are millions.
-
-    A reconstruction from the printed numbers, not confirmed by the authors: the lambda-network, two n x p x m products,
-    L + 1 products with the m x m matrix, and the element-wise operations (8 + 6L) nm + 2 m^2. It counts one product of
-    each kind more than the released code makes, and leaves the Gram matrix out; `count_multiply_adds` counts what is run.
-    The table's labels 64, 128, 256, 512 stand for 16, 64, 256 and 1024 atoms.
-
-    >>> [round(table3_multiply_adds(m) / 1e6, 2) for m in (16, 64, 256, 1024)]
-    [10.02, 18.59, 86.13, 888.6]
-    """
-    network = p * (p // 4) + (p // 4) * (p // 8) + p // 8
-    elementwise = (8 + 6 * layers) * n * atoms + 2 * atoms**2
-    return n * network + 2 * n * p * atoms + (layers + 1) * n * atoms**2 + elementwise

@@ -12,19 +12,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scmil.core.limits import options_problem
+from scmil.core.shapes import Float
+from scmil.errors import BagError, OptionError, ShapeError
 from scmil.models import aggregators
 from scmil.models.aggregators import Embedding, Prediction
-from scmil.errors import BagError, OptionError, ShapeError
-from scmil.sparse_coding.kernel_torch import in_transform
 from scmil.sparse_coding.kernel_numpy import TINY
-from scmil.limits import options_problem
-from scmil.sparse_coding.released import ReleasedSparseCoding
-from scmil.core.shapes import Float
+from scmil.sparse_coding.kernel_torch import in_transform
 from scmil.sparse_coding.layer import SparseCoding
+from scmil.sparse_coding.released import ReleasedSparseCoding
 
 
 class MILModel(nn.Module):
-    """`aggregate(refine(embed(x)))`: refine is `SparseCoding`, or `nn.Identity` for "w/o SC".
+    """A model for bags (Fig. 1): `aggregate(refine(embed(x)))`.
+
+    Args:
+        embed: Maps features (n, dim) to embeddings (n, p).
+        refine: `SparseCoding`, or `nn.Identity` for "w/o SC".
+        aggregate: Maps refined embeddings to a `Prediction`.
+        dim: Dimension of the features, which is checked if it is given.
+
+    Raises:
+        BagError: In `forward`, if the bag is empty or has NaN or infinite features.
+        ShapeError: In `forward`, if the bag is not a matrix (n, dim).
 
     >>> from scmil.models.aggregators.dsmil import DSMIL
     >>> model = MILModel(nn.Identity(), SparseCoding(512), DSMIL(256, classes=2))
@@ -32,19 +42,34 @@ class MILModel(nn.Module):
     torch.Size([2])
     """
 
-    def __init__(self, embed: nn.Module, refine: nn.Module, aggregate: nn.Module, dim: int | None = None) -> None:
+    def __init__(
+        self, embed: nn.Module, refine: nn.Module, aggregate: nn.Module, dim: int | None = None
+    ) -> None:
         super().__init__()
         self.embed, self.refine, self.aggregate = embed, refine, aggregate
         self.dim = dim
-        self.spec: dict[str, Any] | None = None  # what `build_model` was asked for; a model that has it can be saved
+        self.output = "softmax"  # one of `OUTPUTS`
+        # The arguments of `build_model`; models without them cannot be saved.
+        self.spec: dict[str, Any] | None = None
 
     def forward(self, x: Float[Tensor, "n p"]) -> Prediction:
         check_bag(x, self.dim)
         prediction: Prediction = self.aggregate(self.refine(self.embed(x)))
         return prediction
 
+    def probabilities(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
+        """The class probabilities for logits: their softmax, or with `output="sigmoid"` one sigmoid
+        per class, which need not sum to one.
+
+        >>> model = build_model(8, 2, output="sigmoid")
+        >>> model.probabilities(torch.zeros(2))
+        tensor([0.5000, 0.5000])
+        """
+        return logits.sigmoid() if self.output == "sigmoid" else logits.softmax(-1)
+
     def loss(self, prediction: Prediction, label: Tensor | int) -> Tensor:
-        """Cross-entropy of the bag and of its auxiliary logits, with the weights that the aggregator declares.
+        """Loss of the bag and of its auxiliary logits, with the weights that the aggregator
+        declares: cross-entropy; with `output="sigmoid"` the binary cross-entropy of the classes.
 
         >>> model = build_model(8, 2, "dsmil", seed=0)
         >>> model.loss(model(torch.ones(3, 8)), 1).shape
@@ -52,15 +77,23 @@ class MILModel(nn.Module):
         """
         target = torch.as_tensor(label, device=prediction.logits.device)
         bag_weight, auxiliary_weight = getattr(self.aggregate, "loss_weights", (1.0, 0.0))
-        loss = bag_weight * F.cross_entropy(prediction.logits, target)
+        loss = bag_weight * self._cross_entropy(prediction.logits, target)
         if prediction.auxiliary:
             further = torch.stack(prediction.auxiliary)
-            loss = loss + auxiliary_weight * F.cross_entropy(further, target.expand(len(further)))
+            target = target.expand(len(further))
+            loss = loss + auxiliary_weight * self._cross_entropy(further, target)
         return loss
+
+    def _cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.output == "softmax":
+            return F.cross_entropy(logits, target)
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        one_hot = (target[..., None] == classes).to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits, one_hot)
 
 
 def check_bag(x: Tensor, dim: int | None = None) -> None:
-    """Refuse what is not a bag: no matrix, no instances, another dimension, NaN or infinite features.
+    """Raise BagError or ShapeError for anything but a matrix of finite features with instances.
 
     >>> check_bag(torch.empty(0, 512))
     Traceback (most recent call last):
@@ -68,24 +101,30 @@ def check_bag(x: Tensor, dim: int | None = None) -> None:
     scmil.errors.BagError: the bag is empty: it has no instances, and a model needs at least one.
     """
     if x.ndim != 2:
-        raise ShapeError(f"a bag is a matrix (instances, features), and this has the shape {tuple(x.shape)}.")
+        raise ShapeError(
+            f"a bag is a matrix (instances, features), and this has the shape {tuple(x.shape)}."
+        )
     if len(x) == 0:
         raise BagError("the bag is empty: it has no instances, and a model needs at least one.")
     if dim is not None and x.shape[1] != dim:
-        raise ShapeError(f"the bag has {x.shape[1]}-dimensional features, but this model was built for {dim}.")
+        raise ShapeError(
+            f"the bag has {x.shape[1]}-dimensional features, but this model was built for {dim}."
+        )
     if torch.compiler.is_compiling() or in_transform():
-        return  # values cannot be looked at while torch traces or maps
-    if not torch.isfinite(x.detach().sum()) and not torch.isfinite(x).all():  # one sum in the ordinary case
+        return  # values are not available while torch traces or maps
+    # A single sum is enough if all values are finite.
+    if not torch.isfinite(x.detach().sum()) and not torch.isfinite(x).all():
         bad = (~torch.isfinite(x)).any(1).nonzero().flatten()
         raise BagError(
-            f"{len(bad)} of the bag's {len(x)} instances have NaN or infinite features; the first is number {int(bad[0])}."
+            f"{len(bad)} of the bag's {len(x)} instances have NaN or infinite features; "
+            f"the first is number {int(bad[0])}."
         )
 
 
 class Normalise(nn.LayerNorm):
-    """Zero mean and unit variance for each instance, and nothing else: what sparse coding and the control do first.
+    """Zero mean and unit variance for each instance, the first step of sparse coding.
 
-    So "w/o SC" can be had with the same view of the input, as a gain may be the normalisation's.
+    A model with this layer alone shows which part of a gain is due to the normalisation.
     """
 
     def __init__(self, dim: int) -> None:
@@ -94,9 +133,9 @@ class Normalise(nn.LayerNorm):
 
 
 class LinearRefine(nn.Sequential):
-    """The control for every claim about sparse coding: a plain linear layer with ReLU, of the same width, on the same input.
+    """The control for sparse coding: a linear layer with ReLU of the same width on the same input.
 
-    Where sparse coding normalises its input, so does the control.
+    Like sparse coding, it normalises its input.
     """
 
     def __init__(self, dim: int, atoms: int = 256, normalise: bool = True) -> None:
@@ -105,6 +144,9 @@ class LinearRefine(nn.Sequential):
         self.dim, self.atoms = dim, atoms
 
 
+# How logits become probabilities, and which loss belongs to it: a softmax over the classes, or a
+# sigmoid for each class.
+OUTPUTS = ("softmax", "sigmoid")
 REFINEMENTS: dict[str, Callable[..., nn.Module]] = {
     "sparse-coding": SparseCoding,
     "linear": LinearRefine,
@@ -121,18 +163,37 @@ def build_model(
     *,
     refine: str | None = None,
     embed: Sequence[int] | Mapping[str, Any] | None = None,
+    output: str = "softmax",
     seed: int | None = None,
 ) -> MILModel:
-    """Compose a model by names.
+    """Build a model from the names of its modules.
 
-    `aggregator` is a name, or a mapping with its options: `{"name": "abmil", "hidden": 64}`. `sparse_coding` is true, or a
-    mapping with the layer's options. `refine` puts something else in its place, with the same options: `"linear"` is the
-    capacity control, `"normalise"` keeps only the layer's normalisation, `"released"` is the authors' code. `embed` gives
-    the widths of the embedding network, where the aggregator's own is not wanted, or the fields of an `Embedding`:
-    `{"widths": [512], "bias": False}`. In front of a cosine dictionary, the aggregator's own embedding takes the largest
-    square below its width (512 -> 484), as the paper's Table III does.
+    In front of a cosine dictionary, the width of the aggregator's own embedding is reduced to the
+    largest square (512 -> 484), as in the paper's Table III.
 
-    >>> model = build_model(1024, 2, "abmil-gated", sparse_coding={"atoms": 256, "layers": 5}, seed=0)
+    Args:
+        dim: Dimension of the features.
+        classes: Number of classes, at least two.
+        aggregator: A name, or a mapping with options: `{"name": "abmil", "hidden": 64}`.
+        sparse_coding: True, or a mapping with the options of `SparseCoding`.
+        refine: Another layer in the place of sparse coding, with the same options: `"linear"` is
+            the capacity control, `"normalise"` has only the normalisation, `"released"` is the
+            layer of the authors' code.
+        embed: Widths of the embedding network, or the fields of an `Embedding`:
+            `{"widths": [512], "bias": False}`; that of the aggregator by default.
+        output: `"softmax"`, or `"sigmoid"` for one independent probability per class. Aggregators
+            that learn one score for two classes need softmax, which is the sigmoid of that score.
+        seed: Seed of the initial weights; torch's global generator by default.
+
+    Returns:
+        The model, on the CPU.
+
+    Raises:
+        UnknownNameError: If there is no aggregator with this name.
+        OptionError: If an option is unknown or out of range.
+
+    >>> options = {"atoms": 256, "layers": 5}
+    >>> model = build_model(1024, 2, "abmil-gated", sparse_coding=options, seed=0)
     >>> model.refine
     SparseCoding(dim=484, atoms=256, layers=5, sparsity='relative')
     >>> build_model(1024, 2, "abml")
@@ -140,36 +201,56 @@ def build_model(
     ...
     scmil.errors.UnknownNameError: unknown aggregator 'abml'. Did you mean 'abmil'? Known: ...
     """
-    asked = dict(
-        dim=dim, classes=classes, aggregator=aggregator, sparse_coding=sparse_coding, refine=refine, embed=embed
+    spec: dict[str, Any] = dict(
+        dim=dim,
+        classes=classes,
+        aggregator=aggregator,
+        sparse_coding=sparse_coding,
+        refine=refine,
+        embed=embed,
     )
+    if output not in OUTPUTS:
+        raise OptionError(f"output = {output!r}. Known: {', '.join(OUTPUTS)}.")
+    if output != "softmax":  # as in the files of versions that knew no other
+        spec["output"] = output
     if isinstance(classes, int) and classes < 2:
-        raise OptionError(f"classes = {classes}: a model tells at least two classes apart.")
-    if said := options_problem(asked):
-        raise OptionError(f"{said}.")
+        raise OptionError(f"classes = {classes}: a model needs at least two classes.")
+    if problem := options_problem(spec):
+        raise OptionError(f"{problem}.")
     own = {"name": aggregator} if isinstance(aggregator, str) else dict(aggregator)
     if "name" not in own:
         raise OptionError(f"aggregator = {own}: the options are there, and the name is not.")
     entry = aggregators.entry(name := own.pop("name"))
     options = dict(sparse_coding) if isinstance(sparse_coding, Mapping) else {}
-    refine = refine or ("sparse-coding" if sparse_coding or isinstance(sparse_coding, Mapping) else None)
+    refine = refine or (
+        "sparse-coding" if sparse_coding or isinstance(sparse_coding, Mapping) else None
+    )
     if refine is not None and refine not in REFINEMENTS:
         raise OptionError(f"refine = {refine!r}. Known: {', '.join(REFINEMENTS)}.")
     embedding: Embedding = getattr(entry.factory, "embedding", Embedding())
     if embed is not None:
         given = dict(embed) if isinstance(embed, Mapping) else {"widths": embed}
         if unknown := given.keys() - {field.name for field in fields(Embedding)}:
-            raise OptionError(f"embed: unknown {', '.join(sorted(unknown))}. It takes: widths, bias, glorot.")
+            raise OptionError(
+                f"embed: unknown {', '.join(sorted(unknown))}. It takes: widths, bias, glorot."
+            )
         embedding = Embedding(**{**given, "widths": tuple(given.get("widths", ()))})
-    elif embedding.widths and refine == "sparse-coding" and options.get("dictionary", "dct") == "dct":
+    elif (
+        embedding.widths and refine == "sparse-coding" and options.get("dictionary", "dct") == "dct"
+    ):
         *widths, last = embedding.widths
         embedding = replace(embedding, widths=(*widths, math.isqrt(last) ** 2))
     with _seeded(seed):
         width = embedding.widths[-1] if embedding.widths else dim
         front = embedding.build(dim)
         middle = _refinement(refine, width, options)
-        model = MILModel(front, middle, aggregators.build(name, getattr(middle, "atoms", width), classes, **own), dim)
-    model.spec = asked
+        model = MILModel(
+            front,
+            middle,
+            aggregators.build(name, getattr(middle, "atoms", width), classes, **own),
+            dim,
+        )
+    model.spec, model.output = spec, output
     return model
 
 
@@ -188,7 +269,7 @@ def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.
 
 @contextmanager
 def _seeded(seed: int | None) -> Iterator[None]:
-    """Draw the initial weights from a seed without touching torch's global generator; no seed, no change."""
+    """Context manager: seed torch's global generator, and restore it; no effect without a seed."""
     if seed is None:
         yield
         return

@@ -1,8 +1,9 @@
-"""Bags of any size: rows go through a model block by block, and the answer is that of the bag in one piece.
+"""Bags of any size: a model processes blocks of rows, with the same result as for the whole bag.
 
-Embedding and sparse coding act on each row alone, so blocks of rows go through them. What comes after has a rule for each
-aggregator: sums and maxima are kept running, and so is the softmax of attention, whose sums are scaled down whenever a
-larger score comes. What has no rule here runs in one piece.
+Embedding and sparse coding act on each row independently, so they are applied block by block. Each
+aggregator has a kernel that combines the blocks with running sums and maxima, and with a running
+softmax whose sums are rescaled when a larger score occurs. Models without a kernel process the
+whole bag at once.
 """
 
 from __future__ import annotations
@@ -16,35 +17,54 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from scmil.errors import BagError
 from scmil.models.aggregators import Prediction
 from scmil.models.aggregators.abmil import ABMIL
 from scmil.models.aggregators.dsmil import DSMIL
 from scmil.models.aggregators.dtfd import DTFD
 from scmil.models.aggregators.pooling import Pooling
-from scmil.errors import BagError
-from scmil.sparse_coding.released import ReleasedSparseCoding
+from scmil.models.model import check_bag
 from scmil.sparse_coding.layer import SparseCoding
+from scmil.sparse_coding.released import ReleasedSparseCoding
 
-BLOCK_ROWS = 8192  # of a prediction: 16 MiB of 512 dimensions, and the products are as fast as with more
-KEPT_NUMBERS = 2**25  # rules that pass twice keep up to 128 MiB of refined rows, and compute larger ones again
-RECOMPUTED_ROWS = 65_536  # larger bags train with recomputation (docs/decisions/0009-bags-of-any-size.md)
+# FeatureRows per block in prediction: 16 MiB for 512 dimensions; larger blocks are not faster.
+BLOCK_ROWS = 8192
+# Kernels with two passes cache up to 128 MiB of refined rows, and recompute them in larger bags.
+CACHED_NUMBERS = 2**25
+# Larger bags are trained with recomputation (docs/decisions/0009-bags-of-any-size.md).
+RECOMPUTED_ROWS = 65_536
 
-# What acts on each row alone, with all that is inside it.
+# Modules that act on each row independently, with all their children.
 ROW_WISE = (
-    nn.Linear, nn.LayerNorm, nn.Identity, nn.Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus,
-    SparseCoding, ReleasedSparseCoding,
-)  # fmt: skip
+    nn.Linear,
+    nn.LayerNorm,
+    nn.Identity,
+    nn.Dropout,
+    nn.ReLU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Softplus,
+    SparseCoding,
+    ReleasedSparseCoding,
+)
+
+# Receives the embedded (k, d) and refined rows (k, m) of a block.
+BlockCallback = Callable[[Tensor, Tensor], None]
 
 
-class Rows(Protocol):
-    """Features of one bag that can be read by rows: a tensor, an array, a memory map, a data set of h5py."""
+class FeatureRows(Protocol):
+    """Features of one bag that can be sliced by rows: a tensor, an array, a memory map or an h5py
+    data set.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # noqa: D102
     def __getitem__(self, rows: slice, /) -> Any: ...
 
 
-class Model(Protocol):
+class StreamedModel(Protocol):
     """The parts of a `MILModel`."""
 
     embed: nn.Module
@@ -59,47 +79,68 @@ class Model(Protocol):
 
 
 @torch.no_grad()
-def predict_bag(model: Model, features: Rows) -> Prediction:
-    """What the model says about a bag of any size, which is read by blocks if the model's parts allow it.
+def predict_bag(
+    model: StreamedModel, features: FeatureRows, on_block: BlockCallback | None = None
+) -> Prediction:
+    """Predict a bag of any size, block by block if the modules of the model allow it.
+
+    `on_block` receives the embedded and the refined rows of each block, once, in the order of the
+    bag, so that a caller can use them without a second pass through the model.
 
     >>> from scmil.models.model import build_model
-    >>> model, features = build_model(16, 2, "abmil-gated", embed=[8], seed=0), torch.randn(20_000, 16)
+    >>> model = build_model(16, 2, "abmil-gated", embed=[8], seed=0)
+    >>> features = torch.randn(20_000, 16)
     >>> torch.allclose(predict_bag(model, features).logits, model(features).logits, atol=1e-6)
     True
     """
     if model.training:
         model.train(False)
         try:
-            return predict_bag(model, features)
+            return predict_bag(model, features, on_block)
         finally:
             model.train(True)
-    rule = _rule(model.aggregate)
-    if rule is None or not _is_longer(features, BLOCK_ROWS) or not _rows_are_apart(model):
-        return model(_as_input(features, model))
+    kernel = _find_kernel(model.aggregate)
+    if kernel is None or not _is_longer(features, BLOCK_ROWS) or not _rows_are_independent(model):
+        return _predict_whole(model, _as_input(features, model), on_block)
     _check_dim(model, features)
-    return rule(model.aggregate, _Blocks(model, features))
+    return kernel(model.aggregate, _RefinedBlocks(model, features, on_block))
 
 
-def forward(model: Model, features: Tensor) -> Prediction:
-    """What the model says, to learn from it: of a large bag, embedding and sparse coding are computed again in backward.
+def _predict_whole(model: StreamedModel, x: Tensor, on_block: BlockCallback | None) -> Prediction:
+    """Predict from all rows at once."""
+    if on_block is None:
+        return model(x)
+    check_bag(x, model.dim)
+    embedded = model.embed(x)
+    h = model.refine(embedded)
+    for rows in _slice_rows(len(x)):
+        on_block(embedded[rows], h[rows])
+    del embedded
+    prediction: Prediction = model.aggregate(h)
+    return prediction
 
-    Then a row keeps its features and its codes, and none of the tensors in between.
+
+def forward_bag(model: StreamedModel, features: Tensor) -> Prediction:
+    """Predict a bag for training; for a large bag, embedding and sparse coding are recomputed in
+    the backward pass.
+
+    Then only the features and codes of each row are stored, and none of the tensors in between.
     """
     from torch.utils.checkpoint import checkpoint
 
-    if not _is_longer(features, RECOMPUTED_ROWS) or not _rows_are_apart(model):
+    if not _is_longer(features, RECOMPUTED_ROWS) or not _rows_are_independent(model):
         return model(_as_input(features, model))
     _check_dim(model, features)
-    aggregate, blocks = model.aggregate, _blocks(len(features))
+    aggregate, blocks = model.aggregate, _slice_rows(len(features))
     score = aggregate.score if type(aggregate) is ABMIL else None
 
-    def refined(block: Tensor) -> tuple[Tensor, ...]:
+    def refine_rows(block: Tensor) -> tuple[Tensor, ...]:
         h = model.refine(model.embed(_as_input(block, model)))
         return (h,) if score is None else (h, score(h))
 
     for rows in blocks:
         _check_finite(features[rows], features)
-    parts = [checkpoint(refined, features[rows], use_reentrant=False) for rows in blocks]
+    parts = [checkpoint(refine_rows, features[rows], use_reentrant=False) for rows in blocks]
     h, *scores = (torch.cat(column) for column in zip(*parts, strict=True))
     if not scores:
         prediction: Prediction = aggregate(h)
@@ -108,7 +149,7 @@ def forward(model: Model, features: Tensor) -> Prediction:
     return Prediction(aggregate.classifier(attention @ h), attention)  # type: ignore[operator]
 
 
-def _rows_are_apart(model: Model) -> bool:
+def _rows_are_independent(model: StreamedModel) -> bool:
     return _is_row_wise(model.embed) and _is_row_wise(model.refine)
 
 
@@ -118,80 +159,104 @@ def _is_row_wise(module: nn.Module) -> bool:
     return isinstance(module, ROW_WISE)
 
 
-# ------------------------------------------------------------------------------------------------------------- blocks
+# ------------------------------------------------------------------------------------------- blocks
 
 
-class _Blocks:
-    """The refined rows of a bag, block by block, as often as they are asked for."""
+class _RefinedBlocks:
+    """The refined rows of a bag, block by block, as often as a kernel needs them."""
 
-    def __init__(self, model: Model, features: Rows) -> None:
+    def __init__(
+        self, model: StreamedModel, features: FeatureRows, on_block: BlockCallback | None = None
+    ) -> None:
         self.model, self.features, self.n = model, features, features.shape[0]
-        self._kept: dict[int, Tensor] = {}
+        self._on_block, self._reported_rows = on_block, 0
+        self._cache: dict[int, Tensor] = {}
 
-    def once(self) -> Iterator[tuple[slice, Tensor]]:
-        """Each slice of rows with their embeddings."""
-        for rows in _blocks(self.n):
-            yield rows, self._kept[rows.start] if rows.start in self._kept else self._refined(rows)
+    def read(self) -> Iterator[tuple[slice, Tensor]]:
+        """Each slice of rows with their refined embeddings."""
+        for rows in _slice_rows(self.n):
+            cached = self._cache.get(rows.start)
+            yield rows, self._refine(rows) if cached is None else cached
 
-    def with_more_to_come(self) -> Iterator[tuple[slice, Tensor]]:
-        """As `once`, and what has room is kept for the next time."""
-        for rows, h in self.once():
-            if self.n * h.shape[1] <= KEPT_NUMBERS:
-                self._kept[rows.start] = h
+    def read_and_cache(self) -> Iterator[tuple[slice, Tensor]]:
+        """As `read`; the rows are cached for the next pass if they are small enough."""
+        for rows, h in self.read():
+            if self.n * h.shape[1] <= CACHED_NUMBERS:
+                self._cache[rows.start] = h
             yield rows, h
 
     def rows_at(self, positions: Tensor) -> Tensor:
-        """The embeddings of a few rows."""
-        return torch.cat([self._refined(slice(at, at + 1)) for at in positions.tolist()])
+        """The refined embeddings of a few rows."""
+        return torch.cat([self._refine(slice(at, at + 1)) for at in positions.tolist()])
 
-    def _refined(self, rows: slice) -> Tensor:
+    def _refine(self, rows: slice) -> Tensor:
         x = _as_input(self.features[rows], self.model)
         _check_finite(x, self.features)
-        h: Tensor = self.model.refine(self.model.embed(x))
+        embedded = self.model.embed(x)
+        h: Tensor = self.model.refine(embedded)
+        if self._on_block is not None and rows.start == self._reported_rows:
+            self._on_block(embedded, h)
+            self._reported_rows = rows.stop
         return h
 
 
-def _blocks(n: int) -> list[slice]:
-    """Slices of nearly equal length: a short last one would be computed in another way than the others."""
+def _slice_rows(n: int) -> list[slice]:
+    """Slices of nearly equal length; a short last block would use other matrix kernels than the
+    rest.
+    """
     count = -(-n // BLOCK_ROWS)
     edges = [n * i // count for i in range(count + 1)]
     return [slice(start, end) for start, end in pairwise(edges)]
 
 
-def _as_input(features: Any, model: Model) -> Tensor:
-    """Rows as a tensor of the model's precision, where the model is; features on disk are copied into memory."""
+def _as_input(features: Any, model: StreamedModel) -> Tensor:
+    """Convert rows to a tensor with the precision and device of the model; features on disk are
+    copied into memory.
+    """
     like = next(iter(model.parameters()), None)
-    return _tensor(features) if like is None else _tensor(features).to(like.device, like.dtype)
-
-
-def _tensor(features: Any) -> Tensor:
-    return features if isinstance(features, Tensor) else torch.from_numpy(np.array(features))
-
-
-def _is_longer(features: Rows, rows: int) -> bool:
-    return len(features.shape) == 2 and features.shape[0] > rows  # what is no matrix, the model refuses
-
-
-def _check_dim(model: Model, features: Rows) -> None:
-    if model.dim not in (None, features.shape[1]):
-        model(_as_input(features[:1], model))  # refuses it in its own words
-
-
-def _check_finite(x: Tensor, features: Rows) -> None:
-    if torch.isfinite(x.sum(dtype=torch.float32)) or torch.isfinite(x).all():  # one sum in the ordinary case
-        return
-    bad = torch.cat([~torch.isfinite(_tensor(features[rows])).all(1) for rows in _blocks(features.shape[0])])
-    first = int(bad.int().argmax())
-    raise BagError(
-        f"{int(bad.sum())} of the bag's {len(bad)} instances have NaN or infinite features; the first is number {first}."
+    return (
+        _to_tensor(features) if like is None else _to_tensor(features).to(like.device, like.dtype)
     )
 
 
-# -------------------------------------------------------------------------------------------------------------- rules
+def _to_tensor(features: Any) -> Tensor:
+    return features if isinstance(features, Tensor) else torch.from_numpy(np.array(features))
+
+
+def _is_longer(features: FeatureRows, rows: int) -> bool:
+    # The model itself raises an error for other shapes.
+    return len(features.shape) == 2 and features.shape[0] > rows
+
+
+def _check_dim(model: StreamedModel, features: FeatureRows) -> None:
+    if model.dim not in (None, features.shape[1]):
+        model(_as_input(features[:1], model))  # raises its own error
+
+
+def _check_finite(x: Tensor, features: FeatureRows) -> None:
+    # A single sum is enough if all values are finite.
+    if torch.isfinite(x.sum(dtype=torch.float32)) or torch.isfinite(x).all():
+        return
+    bad = torch.cat(
+        [
+            ~torch.isfinite(_to_tensor(features[rows])).all(1)
+            for rows in _slice_rows(features.shape[0])
+        ]
+    )
+    first = int(bad.int().argmax())
+    raise BagError(
+        f"{int(bad.sum())} of the bag's {len(bad)} instances have NaN or infinite features; "
+        f"the first is number {first}."
+    )
+
+
+# ------------------------------------------------------------------------------------------ kernels
 
 
 class _RunningSoftmax:
-    """`softmax(scores)^T h` over all rows that were added: (columns, d). A score of -inf leaves its row out."""
+    """`softmax(scores)^T h` over all added rows: (columns, d). Rows with a score of -inf are
+    ignored.
+    """
 
     def __init__(self) -> None:
         self._peak = self._total = self._sum = torch.zeros(0)
@@ -213,72 +278,84 @@ class _RunningSoftmax:
         return self._sum / self._total[:, None]
 
 
-def _mean(aggregate: Any, blocks: _Blocks) -> Prediction:
+def _stream_mean(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
     total: Any = 0
-    for _, h in blocks.once():
+    for _, h in blocks.read():
         total = total + h.sum(0)
     logits = aggregate.classifier(total / blocks.n)
     return Prediction(logits, logits.new_full((blocks.n,), 1 / blocks.n))
 
 
-def _max(aggregate: Any, blocks: _Blocks) -> Prediction:
+def _stream_max(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
     best, winners = torch.tensor(-math.inf), torch.tensor(0)
-    for _, h in blocks.with_more_to_come():
+    for _, h in blocks.read_and_cache():
         best, before = torch.maximum(best.to(h), h.amax(0)), best.to(h)
         winners = winners.to(h.device) * (before == best) + (h == best).sum(0)
-    attention = torch.cat([((h == best) / winners).mean(1, dtype=h.dtype) for _, h in blocks.once()])
+    attention = torch.cat(
+        [((h == best) / winners).mean(1, dtype=h.dtype) for _, h in blocks.read()]
+    )
     return Prediction(aggregate.classifier(best), attention)
 
 
-def _abmil(aggregate: Any, blocks: _Blocks) -> Prediction:
+def _stream_abmil(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
     pooled, scores = _RunningSoftmax(), []
-    for _, h in blocks.once():
+    for _, h in blocks.read():
         scores.append(aggregate.score(h))
         pooled.add(scores[-1][:, None], h)
     return Prediction(aggregate.classifier(pooled.mean[0]), torch.softmax(torch.cat(scores), dim=0))
 
 
-def _dsmil(aggregate: Any, blocks: _Blocks) -> Prediction:
+def _stream_dsmil(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
     best = critical = torch.zeros(0)
-    for _, h in blocks.with_more_to_come():
+    for _, h in blocks.read_and_cache():
         top, at = aggregate.instance_classifier(h).max(0)
         better = top > best if best.numel() else torch.ones_like(top, dtype=torch.bool)
         best = torch.where(better, top, best) if best.numel() else top
         critical = torch.where(better[:, None], h[at], critical) if critical.numel() else h[at]
-    wanted = aggregate.query(critical)  # (streams, hidden)
+    critical_query = aggregate.query(critical)  # (streams, hidden)
     pooled, scores = _RunningSoftmax(), []
-    for _, h in blocks.once():
-        scores.append(aggregate.query(h) @ wanted.T / math.sqrt(wanted.shape[1]))
-        pooled.add(scores[-1], h)
+    for _, h in blocks.read():
+        scores.append(aggregate.query(h) @ critical_query.T / math.sqrt(critical_query.shape[1]))
+        pooled.add(scores[-1], aggregate.values(h))
     attention = torch.softmax(torch.cat(scores), dim=0).mean(1)
     return aggregate.conclude(pooled.mean, attention, best)
 
 
-def _dtfd(aggregate: Any, blocks: _Blocks) -> Prediction:
+def _stream_dtfd(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
     members = aggregate.split(blocks.n)
     group_of = torch.empty(blocks.n, dtype=torch.long, device=members[0].device)
     for number, group in enumerate(members):
         group_of[group] = number
     every = torch.arange(len(members), device=group_of.device)
     pooled, columns, projections = _RunningSoftmax(), [], []
-    for rows, h in blocks.with_more_to_come():
+    for rows, h in blocks.read_and_cache():
         columns.append(aggregate.tier1.score(h))
         projections.append(aggregate.project(h))
         pooled.add(columns[-1][:, None].masked_fill(group_of[rows, None] != every, -math.inf), h)
     scores, projected = torch.cat(columns), torch.cat(projections)
     logits = aggregate.tier1.classifier(pooled.mean)
-    tier1 = [Prediction(logits[i], torch.softmax(scores[group], 0)) for i, group in enumerate(members)]
+    tier1 = [
+        Prediction(logits[i], torch.softmax(scores[group], 0)) for i, group in enumerate(members)
+    ]
     if aggregate.distill == "afs":
         return aggregate.conclude(members, tier1, pooled.mean)
-    chosen = [group[aggregate.extremes(projected[group], said)] for group, said in zip(members, tier1, strict=True)]
+    chosen = [
+        group[aggregate.extremes(projected[group], prediction)]
+        for group, prediction in zip(members, tier1, strict=True)
+    ]
     return aggregate.conclude(members, tier1, blocks.rows_at(torch.cat(chosen)))
 
 
-Rule = Callable[[Any, _Blocks], Prediction]
-_RULES: dict[type[nn.Module], Rule] = {ABMIL: _abmil, DSMIL: _dsmil, DTFD: _dtfd}
+Kernel = Callable[[Any, _RefinedBlocks], Prediction]
+_KERNELS: dict[type[nn.Module], Kernel] = {
+    ABMIL: _stream_abmil,
+    DSMIL: _stream_dsmil,
+    DTFD: _stream_dtfd,
+}
 
 
-def _rule(aggregate: nn.Module) -> Rule | None:
+def _find_kernel(aggregate: nn.Module) -> Kernel | None:
+    """The kernel of an aggregator; None for others and for subclasses, which may differ."""
     if type(aggregate) is Pooling:
-        return {"mean": _mean, "max": _max}.get(aggregate.pool)
-    return _RULES.get(type(aggregate))  # not of a subclass, which may aggregate otherwise
+        return {"mean": _stream_mean, "max": _stream_max}.get(aggregate.pool)
+    return _KERNELS.get(type(aggregate))

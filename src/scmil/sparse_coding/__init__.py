@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from scmil.sparse_coding.layer import (
-    CodeStatistics, SparseCoding, SparsityNetwork, StepWarning, dct_dictionary, objective, random_dictionary, soft_threshold,
+from scmil.sparse_coding.equations import (
+    dct_dictionary,
+    objective,
+    random_dictionary,
+    soft_threshold,
     unrolled_ista,
-)  # fmt: skip
+)
+from scmil.sparse_coding.layer import CodeStatistics, SparseCoding, SparsityNetwork, StepWarning
 
-__all__ = ["CodeStatistics", "SparseCoding", "SparsityNetwork", "StepWarning", "dct_dictionary", "objective", "random_dictionary", "soft_threshold", "unrolled_ista"]
+__all__ = [
+    "CodeStatistics",
+    "SparseCoding",
+    "SparsityNetwork",
+    "StepWarning",
+    "dct_dictionary",
+    "objective",
+    "random_dictionary",
+    "soft_threshold",
+    "unrolled_ista",
+]

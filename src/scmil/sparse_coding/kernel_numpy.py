@@ -1,8 +1,8 @@
-"""The sparse-coding layer for small bags, in NumPy: the same numbers again, with a third of the cost of a call.
+"""The sparse-coding layer for small bags, in NumPy: the same numbers with a third of the overhead.
 
-A bag of five molecules keeps a processor busy for 80 microseconds, and torch needs longer than that to call the sixty
-operations: 6 us for a small matrix product where NumPy takes 3. Above `LARGEST` numbers the arithmetic counts, and
-`fused.py` is faster.
+The arithmetic of a bag of five instances takes 80 microseconds, and torch needs longer than that to
+call the sixty operations: 6 us for a small matrix product where NumPy takes 3. Above `LARGEST`
+numbers the arithmetic dominates, and `kernel_torch.py` is faster.
 """
 
 from __future__ import annotations
@@ -16,31 +16,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
-# Keeps the variance of a constant instance from dividing by zero; far below that of any feature vector.
+# Avoids a division by the zero variance of a constant instance; far below the variance of any
+# feature vector.
 TINY = 1e-12
 
 LARGEST = 8192  # n * p at which both take the same time, measured for p = 64, 166 and 512
 
-Array = NDArray[Any]
+Matrix = NDArray[Any]
 
 
 def is_small(x: Tensor) -> bool:
-    """Say whether the bag is one that NumPy codes faster.
+    """Whether the bag is small enough for NumPy to be faster.
 
     >>> is_small(torch.zeros(5, 64)), is_small(torch.zeros(12_000, 512))
     (True, False)
     """
-    return x.numel() <= LARGEST and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    return (
+        x.numel() <= LARGEST
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+    )
 
 
-def refuse_second_derivative() -> None:
-    """Called in backward, where torch records operations only for a derivative of the derivative."""
+def raise_second_derivative() -> None:
+    """Raise in backward if torch records operations, which it does only for a second derivative."""
     if torch.is_grad_enabled():
-        raise NotImplementedError("the fused layer has no second derivative. Use SparseCoding(..., fused=False).")
+        raise NotImplementedError(
+            "the fused layer has no second derivative. Use SparseCoding(..., fused=False)."
+        )
 
 
 class Small(Function):
-    """The layer under autograd; `form` is `fused.Form`."""
+    """The layer under autograd; `form` is `kernel_torch.Form`."""
 
     @staticmethod
     def forward(ctx: Any, form: Any, *inputs: Tensor) -> Tensor:
@@ -52,22 +59,26 @@ class Small(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        raise_second_derivative()
         if ctx.versions != [tensor._version for tensor in ctx.inputs]:
             raise RuntimeError(
-                "a tensor that the layer needs for its gradient has been modified by an inplace operation."
+                "a tensor that the layer needs for its gradient has been modified by an inplace "
+                "operation. Modify a copy."
             )
         form, arrays, kept = ctx.kept
         g_x, *others = backward(form, g.numpy(), arrays, kept)
         return None, torch.from_numpy(g_x), *map(torch.from_numpy, others)
 
 
-def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tuple[Array, tuple[Any, ...]]:
-    """The codes, and what backward needs."""
+def forward(
+    form: Any, x: Matrix, D: Matrix, log_mu: Matrix, *network: Matrix
+) -> tuple[Matrix, tuple[Any, ...]]:
+    """The codes, and what backward needs of the forward pass."""
     layers, (n, p), m = form.layers, x.shape, D.shape[1]
     step = np.exp(-log_mu)
     W = D * step
-    residuals = np.empty((layers, n, p), x.dtype)  # x - D alpha before each layer; the first is x itself
+    # X - D alpha before each layer; the first is x itself.
+    residuals = np.empty((layers, n, p), x.dtype)
     scale = None
     if form.normalise:
         np.subtract(x, np.add.reduce(x, -1, keepdims=True) / p, out=residuals[0])
@@ -82,7 +93,7 @@ def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tu
     lam, drive = hidden[-1], dot(x, W)
     if form.relative is None:
         peak = where = fraction = None
-        t = lam * step
+        t = lam if form.printed else lam * step
     else:
         low, high = form.relative
         magnitude = np.abs(drive)
@@ -94,21 +105,25 @@ def forward(form: Any, x: Array, D: Array, log_mu: Array, *network: Array) -> tu
     v, lowest, D_T = drive, -t, D.T
     for layer in range(layers):
         a = codes[layer]
-        np.subtract(v, np.minimum(np.maximum(v, lowest, out=a), t, out=a), out=a)  # Eq. (3): v - clip(v, -t, t)
+        # Eq. (3): v - clip(v, -t, t).
+        np.subtract(v, np.minimum(np.maximum(v, lowest, out=a), t, out=a), out=a)
         if layer + 1 < layers:
             v = a + dot(np.subtract(x, dot(a, D_T), out=residuals[layer + 1]), W)
-    # The last codes are given away as a copy: what becomes of them must not change what backward reads.
+    # A copy of the last codes is returned, so that changes of it do not affect backward.
     return a.copy(), (W, step, scale, hidden, where, peak, fraction, codes, residuals)
 
 
-def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) -> tuple[Array, ...]:
+def backward(
+    form: Any, g: Matrix, inputs: list[Matrix], kept: tuple[Any, ...]
+) -> tuple[Matrix, ...]:
     """The gradients of x, D, log mu and the network."""
     _, D, _, *network = inputs
     W, step, scale, hidden, where, peak, fraction, codes, residuals = kept
     layers, lam, W_T = form.layers, hidden[-1], W.T
     signs = np.sign(codes)
     active = np.abs(signs)
-    # D is met in every layer twice, in `r W` and in `alpha D^T`. All are one product of two tall matrices.
+    # D occurs twice in each layer, in `r W` and in `alpha D^T`. All are one product of two tall
+    # matrices.
     left = np.empty((2 * layers - 1, *residuals.shape[1:]), g.dtype)
     right = np.empty((2 * layers - 1, *codes.shape[1:]), g.dtype)
     through, back = right[:layers], np.empty_like(residuals)
@@ -116,24 +131,29 @@ def backward(form: Any, g: Array, inputs: list[Array], kept: tuple[Any, ...]) ->
         g_v = np.multiply(g, active[layer], out=through[layer])
         g = g_v - dot(dot(g_v, W_T, out=back[layer]), D)
     np.multiply(g, active[0], out=through[0])
-    g_t = -np.add.reduce(signs * through, (0, 2))[:, None]  # an active entry follows the threshold against its sign
-    if form.relative is None:
+    # An active entry follows the threshold against its sign.
+    g_t = -np.add.reduce(signs * through, (0, 2))[:, None]
+    g_threshold = 0.0  # of log mu, through the threshold
+    if form.printed:
+        g_lam = g_t
+    elif form.relative is None:
         g_lam = g_t * step
-        g_log_mu = -np.vdot(g_lam, lam)
+        g_threshold = -float(np.vdot(g_lam, lam))
     else:
         low, high = form.relative
         g_lam = g_t * peak * ((high - low) / np.square(1 + lam))
-        g_log_mu = 0.0
         through[0][where] += (g_t * fraction)[:, 0] * signs[0][where]
     dot(through[0], W_T, out=back[0])
     np.multiply(residuals, step, out=left[:layers])
     np.negative(back[1:], out=left[layers:])
     right[layers:] = codes[:-1]
     g_D = dot(left.reshape(-1, left.shape[-1]).T, right.reshape(-1, right.shape[-1]))
-    g_log_mu = np.array(g_log_mu - np.vdot(back, residuals), g.dtype)  # W = D / mu is met in `r W` alone
-    g_network: list[Array] = []
+    # W = D / mu occurs only in `r W`.
+    g_log_mu = np.array(g_threshold - np.vdot(back, residuals), g.dtype)
+    g_network: list[Matrix] = []
     for layer in range(len(network) // 2 - 1, -1, -1):
-        g_lam = g_lam * -np.expm1(-hidden[layer + 1])  # Softplus' derivative from its value: 1 - exp(-y)
+        # Softplus' derivative from its value: 1 - exp(-y).
+        g_lam = g_lam * -np.expm1(-hidden[layer + 1])
         g_network[:0] = dot(g_lam.T, hidden[layer]), np.add.reduce(g_lam, 0)
         g_lam = dot(g_lam, network[2 * layer])
     g_x = np.add.reduce(back, 0) + g_lam

@@ -1,21 +1,7 @@
-r"""The paper: Eqs. (1)-(4), the dictionary, the sparsity network, the layer. Nothing else.
-
-The alphabet, used everywhere in scmil:
-
-    n  instances of a bag          x (n, p)      embeddings, one row an instance
-    p  dimension of an embedding   D (p, m)      dictionary, one column an atom
-    m  atoms                       alpha (n, m)  codes
-    L  layers                      lam (n, 1)    sparsity, one an instance
-    c  classes                     mu ()         1 / mu is the step
-
-What the layer approximates, for every instance on its own:
-
-    alpha = argmin  1/2 |D alpha - x|^2 + lam |alpha|_1                         Eq. (1)
-"""
+"""The sparsity network and the sparse coding layer, around the equations of `equations.py`."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 
@@ -23,97 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scmil.sparse_coding.kernel_torch import Form, fused_sparse_coding
-from scmil.sparse_coding.kernel_numpy import TINY
 from scmil.core.shapes import Float
+from scmil.sparse_coding.equations import dct_dictionary, random_dictionary, unrolled_ista
+from scmil.sparse_coding.kernel_numpy import TINY
+from scmil.sparse_coding.kernel_torch import Form, fused_sparse_coding
 
-
-def unrolled_ista(
-    x: Float[Tensor, "n p"], D: Float[Tensor, "p m"], mu: Float[Tensor, ""] | float, lam: Float[Tensor, "n 1"], layers: int
-) -> Float[Tensor, "n m"]:  # fmt: skip
-    """Eqs. (2) and (4): L proximal gradient steps on Eq. (1), from zero.
-
-    The threshold is lam / mu, which makes each update the proximal step of Eq. (1); the paper prints S_lam and the
-    authors' code has lam / mu. So with mu >= |D|^2 and many layers, alpha is the lasso of Eq. (1) at exactly `lam`.
-    With an orthonormal dictionary one step is enough:
-
-    >>> D, lam = torch.eye(2), torch.tensor([[2.0]])
-    >>> unrolled_ista(torch.tensor([[3.0, -1.0]]), D, mu=1.0, lam=lam, layers=1)
-    tensor([[1., -0.]])
-    """
-    drive = (x @ D).to(lam.dtype) / mu  # (n, m)  W_e x, the same in every layer; under autocast only products are short
-    alpha = torch.zeros_like(drive)
-    for _ in range(layers):
-        alpha = soft_threshold(alpha + drive - (alpha @ D.mT) @ D / mu, lam / mu)  # Eq. (4), W_t = I - D^T D / mu
-    return alpha
-
-
-def soft_threshold(v: Tensor, lam: Tensor | float) -> Tensor:
-    """Eq. (3): the proximal map of `lam |.|_1`, which brings every entry closer to zero by lam.
-
-    >>> soft_threshold(torch.tensor([3.0, -0.5, -2.0]), 1.0)
-    tensor([ 2., -0., -1.])
-    """
-    return v.sign() * (v.abs() - lam).clamp(min=0)
-
-
-def objective(
-    x: Float[Tensor, "n p"], D: Float[Tensor, "p m"], alpha: Float[Tensor, "n m"], lam: Float[Tensor, "n 1"]
-) -> Float[Tensor, " n"]:
-    """Eq. (1) before the argmin: what each instance's code costs.
-
-    >>> objective(torch.tensor([[3.0, -1.0]]), torch.eye(2), torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0]]))
-    tensor([4.5000])
-    """
-    return (alpha @ D.mT - x).square().sum(-1) / 2 + lam.squeeze(-1) * alpha.abs().sum(-1)
-
-
-# ---------------------------------------------------------------------------------------------------- the dictionary
-
-
-def dct_dictionary(p: int, m: int) -> Float[Tensor, "p m"]:
-    """An over-complete cosine dictionary with unit columns (Sec. II-C1): separable if p and m are squares, else 1-D.
-
-    >>> D = dct_dictionary(484, 256)                                       # 22 x 22 by 16 x 16: Table III's sizes
-    >>> round(float(torch.linalg.matrix_norm(D, 2) ** 2), 3)
-    2.066
-    """
-    if p < 2:
-        raise ValueError(f"a cosine dictionary needs at least 2 dimensions, not {p}. Use dictionary='random'.")
-    rows, columns = math.isqrt(p), math.isqrt(m)
-    if rows * rows == p and columns * columns == m and rows > 1:
-        one_way = _cosines(rows, columns)
-        D = torch.kron(one_way, one_way)
-    else:
-        D = _cosines(p, m)
-    return F.normalize(D, dim=0).to(torch.get_default_dtype())
-
-
-def _cosines(length: int, frequencies: int) -> Tensor:
-    """Column k is cos(pi k i / frequencies), without its mean (except the constant), of unit length."""
-    i, k = torch.arange(length, dtype=torch.float64), torch.arange(frequencies, dtype=torch.float64)
-    waves = torch.cos(torch.pi * i[:, None] * k / frequencies)
-    waves[:, 1:] -= waves[:, 1:].mean(0)
-    return F.normalize(waves, dim=0)
-
-
-def random_dictionary(p: int, m: int, generator: torch.Generator | None = None) -> Float[Tensor, "p m"]:
-    """Columns drawn uniformly from the unit sphere.
-
-    >>> random_dictionary(3, 5, torch.Generator().manual_seed(0)).norm(dim=0)
-    tensor([1., 1., 1., 1., 1.])
-    """
-    return F.normalize(torch.randn(p, m, generator=generator), dim=0)
-
-
-# ------------------------------------------------------------------------------------------------------------ lambda
+# ------------------------------------------------------------------------------------------- lambda
 
 
 class SparsityNetwork(nn.Sequential):
-    """Fig. 2(b): three linear layers, each followed by Softplus, give each instance its own positive number.
+    """Fig. 2(b): three linear layers, each followed by Softplus, give each instance its own
+    positive number.
 
-    Softplus, not ReLU: ReLU's kink made training unstable (Sec. II-C2). Widths p, p//4, p//8, 1: the only natural rule
-    that gives Table III's parameter counts.
+    Softplus instead of ReLU, whose kink made training unstable (Sec. II-C2). Widths p, p//4, p//8,
+    1: the only natural rule that gives Table III's parameter counts.
 
     >>> SparsityNetwork(484)(torch.randn(10, 484)).shape
     torch.Size([10, 1])
@@ -131,15 +40,16 @@ class SparsityNetwork(nn.Sequential):
         return first.weight, first.bias, second.weight, second.bias, third.weight, third.bias
 
 
-# --------------------------------------------------------------------------------------------------------- the layer
+# ---------------------------------------------------------------------------------------- the layer
 
 
 @dataclass(frozen=True)
 class CodeStatistics:
-    """What to watch while the layer trains.
+    """Statistics of the codes of a bag.
 
-    `density` is the share of coefficients that are not zero, `dead` the share of instances whose code is all zero, `lam`
-    the median sparsity, `step` is |D|^2 / mu: above 1 the updates overshoot, above 2 they diverge with the layers.
+    `density` is the fraction of coefficients that are not zero, `dead` the fraction of instances
+    whose code is all zero, `lam` the median sparsity, `step` is |D|^2 / mu: above 1 the updates
+    overshoot, above 2 they diverge with the number of layers.
     """
 
     density: float
@@ -148,25 +58,49 @@ class CodeStatistics:
     step: float
 
 
+LONGEST_STEP = 1.001  # |D|^2 / mu, with room for rounding
+
+
 class StepWarning(UserWarning):
-    """The learned step has become longer than the dictionary allows."""
+    """The learned step is longer than the dictionary allows."""
+
+
+SPARSITIES = ("relative", "absolute", "printed")
 
 
 class SparseCoding(nn.Module):
-    """Refines each instance into sparse coefficients over a learned dictionary: `(*n, p) -> (*n, m)`.
+    """Refines each instance into sparse coefficients over a learned dictionary:
+    `(*n, p) -> (*n, m)`.
 
-    L unrolled updates of Eq. (4) with tied weights; the dictionary, mu and the sparsity network are learned by the task.
+    L unrolled updates of Eq. (4) with tied weights; the dictionary, mu and the sparsity network are
+    learned by the task.
 
-    It starts alive whatever the scale of the features, where the paper taken literally gives all-zero codes, which have no
-    gradient and never train (`docs/decisions/0001-start-alive.md`):
+    The defaults `normalise=True` and `sparsity="relative"` let the layer train from the first step
+    on features of any scale. The paper's own form may start with codes that are all zero, which
+    have no gradient and never train (`docs/decisions/0001-start-alive.md`).
 
-    - `normalise`: each instance is brought to zero mean and unit variance before it is coded;
-    - `sparsity="relative"`: lam = r |D^T x|_inf, where the network's output s > 0 becomes r = low + (high - low) s / (1 + s)
-      within `bounds`. As r < 1, at least one coefficient survives; as r > low, codes stay sparse while they train.
-      `sparsity="absolute"` takes the network's output as lam, as the paper prints it.
+    mu is learned as its logarithm, so that it cannot cross zero. A recipe with weight decay
+    therefore pulls mu towards 1, not towards 0. `train()` and `eval()` warn once if |D|^2 has
+    outgrown mu.
 
-    `dictionary` is `"dct"` (the paper's start), `"random"`, or a matrix (p, m). mu is learned as its logarithm, so that it
-    cannot cross zero; `train()` and `eval()` warn once if |D|^2 has outgrown it.
+    Args:
+        dim: Dimension p of the embeddings.
+        atoms: Number m of atoms.
+        layers: Number L of unrolled updates.
+        dictionary: The initial dictionary: `"dct"` (the paper's), `"random"`, or a matrix (p, m).
+        sparsity: How the positive output s of the sparsity network becomes the threshold.
+            `"relative"`: lam = r |D^T x|_inf with r = low + (high - low) s / (1 + s) within
+            `bounds`, and the threshold is lam / mu. As r < 1, at least one coefficient is not zero;
+            as r > low, codes stay sparse in training. `"absolute"`: lam = s, and the threshold is
+            lam / mu, the proximal step of Eq. (1). `"printed"`: lam = s is the threshold itself, as
+            Eqs. (2) to (4) are printed.
+        bounds: The bounds of r.
+        normalise: Scale each instance to zero mean and unit variance before it is coded.
+        fused: Use the fast kernels, which return the same numbers.
+        generator: Generator of a random dictionary.
+
+    Raises:
+        ValueError: If an option is unknown or out of range.
 
     >>> layer = SparseCoding(484, atoms=256, layers=5)
     >>> layer(torch.randn(1000, 484)).shape
@@ -191,13 +125,14 @@ class SparseCoding(nn.Module):
         super().__init__()
         if min(dim, atoms, layers) < 1:
             raise ValueError(f"dim, atoms and layers are at least 1, not {dim}, {atoms}, {layers}.")
-        if sparsity not in ("relative", "absolute"):
-            raise ValueError(f"sparsity = {sparsity!r}. Known: relative, absolute.")
+        if sparsity not in SPARSITIES:
+            raise ValueError(f"sparsity = {sparsity!r}. Known: {', '.join(SPARSITIES)}.")
         low, high = bounds
         if not 0 <= low < high <= 1:
             raise ValueError(f"bounds = {tuple(bounds)}: they are fractions, 0 <= low < high <= 1.")
         self.dim, self.atoms, self.layers = dim, atoms, layers
         self.relative = (float(low), float(high)) if sparsity == "relative" else None
+        self.printed = sparsity == "printed"
         self.normalise, self.fused = normalise, fused
         self.dictionary = nn.Parameter(_initial_dictionary(dictionary, dim, atoms, generator))
         self.log_mu = nn.Parameter(self._squared_norm().log())  # mu = |D|^2, Sec. II-C3
@@ -215,13 +150,20 @@ class SparseCoding(nn.Module):
         if self.fused and len(x) and not torch.compiler.is_compiling():  # the same numbers, faster
             rounds = torch.is_autocast_enabled(x.device.type)
             low = torch.get_autocast_dtype(x.device.type) if rounds else None
-            form = Form(self.layers, self.relative, self.normalise, low)
-            return fused_sparse_coding(x, self.dictionary, self.log_mu, self.network.weights(), form)
+            return fused_sparse_coding(
+                x, self.dictionary, self.log_mu, self.network.weights(), self.form(low)
+            )
         x = self._normalised(x)
-        return unrolled_ista(x, self.dictionary, self.mu, self._lam(x), self.layers)
+        lam = self._lam(x)
+        return unrolled_ista(x, self.dictionary, self.mu, lam, self.layers, printed=self.printed)
+
+    def form(self, low: torch.dtype | None = None) -> Form:
+        """The options of the kernels."""
+        return Form(self.layers, self.relative, self.normalise, low, self.printed)
 
     def sparsity(self, x: Float[Tensor, "*n p"]) -> Float[Tensor, "*n 1"]:
-        """The lam of each instance: with it, the codes approach the lasso of Eq. (1) on the normalised instance.
+        """The lam of each instance. Unless the form is the printed one, the codes approach the
+        lasso of Eq. (1) with it, on the normalised instance.
 
         >>> layer = SparseCoding(16, atoms=16)
         >>> bool((layer.sparsity(torch.randn(10, 16)) > 0).all())
@@ -246,7 +188,7 @@ class SparseCoding(nn.Module):
 
     @torch.no_grad()
     def step(self) -> float:
-        """|D|^2 / mu: at most 1 while every update lowers Eq. (1), which it is at the start.
+        """|D|^2 / mu: 1 at the start; up to 1 each update lowers Eq. (1).
 
         >>> round(SparseCoding(64).step(), 4)
         1.0
@@ -254,12 +196,13 @@ class SparseCoding(nn.Module):
         return float(self._squared_norm() / self.mu)
 
     def train(self, mode: bool = True) -> SparseCoding:
-        """Switch the mode; every training loop does so once an epoch, so here the step is looked at."""
-        if not self._warned and (step := self.step()) > 1.001:
+        """Switch the mode, and check the step, as training loops switch once per epoch."""
+        if not self._warned and (step := self.step()) > LONGEST_STEP:
             self._warned = True
             warnings.warn(
                 f"|D|^2 / mu = {step:.2f}: the learned step is longer than the dictionary allows. "
-                "Up to 2 the updates overshoot, beyond it they diverge; a lower learning rate keeps it below 1.",
+                "Up to 2 the updates overshoot, beyond it they diverge; a lower learning rate "
+                "keeps it below 1.",
                 StepWarning,
                 stacklevel=2,
             )
@@ -270,27 +213,36 @@ class SparseCoding(nn.Module):
         return F.layer_norm(x, x.shape[-1:], eps=TINY) if self.normalise else x
 
     def _lam(self, x: Tensor) -> Tensor:
-        lam: Tensor = self.network(x).float() if torch.is_autocast_enabled(x.device.type) else self.network(x)
+        lam: Tensor = (
+            self.network(x).float() if torch.is_autocast_enabled(x.device.type) else self.network(x)
+        )
         if self.relative is None:
             return lam
         low, high = self.relative
-        return (low + (high - low) * lam / (1 + lam)) * (x @ self.dictionary).abs().amax(-1, keepdim=True)
+        return (low + (high - low) * lam / (1 + lam)) * (x @ self.dictionary).abs().amax(
+            -1, keepdim=True
+        )
 
     def _squared_norm(self) -> Tensor:
         return torch.linalg.matrix_norm(self.dictionary.detach(), 2).square()
 
     def extra_repr(self) -> str:
-        sparsity = "relative" if self.relative else "absolute"
+        sparsity = "relative" if self.relative else "printed" if self.printed else "absolute"
         return f"dim={self.dim}, atoms={self.atoms}, layers={self.layers}, sparsity={sparsity!r}"
 
     def __repr__(self) -> str:
         return f"SparseCoding({self.extra_repr()})"
 
 
-def _initial_dictionary(dictionary: str | Tensor, p: int, m: int, generator: torch.Generator | None) -> Tensor:
+def _initial_dictionary(
+    dictionary: str | Tensor, p: int, m: int, generator: torch.Generator | None
+) -> Tensor:
     if isinstance(dictionary, Tensor):
         if dictionary.shape != (p, m):
-            raise ValueError(f"the dictionary is {tuple(dictionary.shape)}, and (dim, atoms) is ({p}, {m}).")
+            raise ValueError(
+                f"the dictionary is {tuple(dictionary.shape)}, and (dim, atoms) is ({p}, {m}). "
+                "Pass a matrix of that shape."
+            )
         return dictionary.detach().clone()
     if dictionary == "dct":
         return dct_dictionary(p, m)

@@ -1,33 +1,45 @@
-"""The SC module as its authors released it, written anew from its description: for comparison, not for use.
+"""The SC module as its authors released it, reimplemented from its description, for comparison.
 
-It differs from the paper in some ten points (`docs/decisions/0001-start-alive.md`). The one that matters: lambda may be
-negative, and then nothing is ever zero, and every entry is pushed *away* from zero.
+It differs from the paper in ten points, which `docs/decisions/0001-start-alive.md` lists. The
+important one: lambda may be negative, and then no entry is zero, and all are pushed away from zero.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.sparse_coding.layer import random_dictionary
 
 
 class ReleasedSparseCoding(nn.Module):
-    """`z = S(D^T x)`, then `layers` times `z = S(z (I - D^T D / mu) + D^T x / mu)`, all with threshold lambda / mu.
+    """`z = S(D^T x)`, then `layers` times `z = S(z (I - D^T D / mu) + D^T x / mu)`, all with
+    threshold lambda / mu.
 
-    Random unit atoms, 512 of them by default; the first code is not divided by mu; lambda comes from a network with layer
-    normalisation, hidden widths of 128 and 64, and no activation at its end. A vector of zeros, which the threshold takes
-    the maximum with, and the identity are frozen parameters, as they are in the release.
+    The dictionary starts Kaiming-uniform with its columns scaled to unit norm, with 512 atoms by
+    default; the first code is not divided by mu; lambda comes from a network with layer
+    normalisation, hidden widths of 128 and 64, and no activation at its end. A vector of zeros,
+    which the threshold takes the maximum with, and the identity are frozen parameters, as they are
+    in the release.
+
+    Args:
+        dim: Dimension of the embeddings.
+        atoms: Number of atoms.
+        layers: Number of updates after the first code.
+        generator: Generator of the dictionary.
 
     >>> ReleasedSparseCoding(64, atoms=256)(torch.randn(5, 64)).shape
     torch.Size([5, 256])
     """
 
-    def __init__(self, dim: int, atoms: int = 512, layers: int = 5, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, dim: int, atoms: int = 512, layers: int = 5, generator: torch.Generator | None = None
+    ) -> None:
         super().__init__()
         self.dim, self.atoms, self.layers = dim, atoms, layers
-        self.dictionary = nn.Parameter(random_dictionary(dim, atoms, generator))
+        D = nn.init.kaiming_uniform_(torch.empty(dim, atoms), generator=generator)
+        self.dictionary = nn.Parameter(F.normalize(D, dim=0))
         self.mu = nn.Parameter(torch.linalg.matrix_norm(self.dictionary.detach(), 2).square())
         self.zeros = nn.Parameter(torch.zeros(atoms), requires_grad=False)
         self.identity = nn.Parameter(torch.eye(atoms), requires_grad=False)

@@ -1,6 +1,6 @@
-"""The arm that is not a network: logistic regression on the mean and the maximum of a bag's features.
+"""The baseline: logistic regression on the mean and the maximum of the features of a bag.
 
-Where it does as well as a network, attention has found nothing that the average tile does not tell.
+If it is as accurate as a network, attention adds nothing to the average tile.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.core.extras import need
-from scmil.stats.metrics import auc
+from scmil.core.extras import import_extra
+from scmil.core.shapes import Numbers
+from scmil.training.selection import choose_candidate
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag
 
-Numbers = NDArray[np.float64]
 NAME = "logistic-mean-max"
-STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of C; features are standardised, so that one scale serves all
-MOST_STEPS = 5000
+# Candidates for C, the inverse regularisation strength, for standardised features.
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+MAX_STEPS = 5000
 
 
 @dataclass(frozen=True)
@@ -36,24 +37,24 @@ class Baseline:
 
     @property
     def parameters(self) -> int:
-        """The numbers that were learned; of two classes one row is enough."""
+        """Number of learned parameters; two classes share one row."""
         rows = len(self.intercepts) if len(self.intercepts) > 2 else 1
         return rows * (self.coefficients.shape[1] + 1)
 
     @property
     def multiply_adds(self) -> int:
-        """What a prediction costs once mean and maximum are taken, which multiply nothing."""
+        """Multiply-adds of a prediction; mean and maximum need none."""
         return self.parameters - (len(self.intercepts) if len(self.intercepts) > 2 else 1)
 
     def predict(self, x: Numbers) -> Numbers:
-        """The probability of every class: (bags, classes)."""
+        """Probabilities (bags, classes)."""
         logits = (x - self.mean) / self.deviation @ self.coefficients.T + self.intercepts
         logits -= logits.max(1, keepdims=True)
         return np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
 
 
 def mean_and_max(bags: Iterable[Bag]) -> Numbers:
-    """The mean and the maximum of each feature over a bag's instances, side by side: (bags, 2p).
+    """Mean and maximum of each feature over the instances of a bag, concatenated: (bags, 2p).
 
     >>> import torch
     >>> from scmil.bags.bag import Bag
@@ -61,46 +62,43 @@ def mean_and_max(bags: Iterable[Bag]) -> Numbers:
     array([[2., 0., 3., 0.]])
     """
     return np.stack(
-        [np.concatenate([bag.features.double().mean(0).numpy(), bag.features.amax(0).double().numpy()]) for bag in bags]
+        [
+            np.concatenate(
+                [bag.features.double().mean(0).numpy(), bag.features.amax(0).double().numpy()]
+            )
+            for bag in bags
+        ]
     )
 
 
 def fit_baseline(x: Numbers, labels: Sequence[int], classes: int, strength: float) -> Baseline:
-    """Fit to what `mean_and_max` gave; classes that no label has get no chance.
+    """Fit to the features of `mean_and_max`; classes without a label get probability 0.
 
-    >>> fitted = fit_baseline(np.array([[-2.0], [-1.0], [1.0], [2.0]]), [0, 0, 1, 1], classes=2, strength=1.0)
+    >>> x = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> fitted = fit_baseline(x, [0, 0, 1, 1], classes=2, strength=1.0)
     >>> fitted.predict(np.array([[0.0]])).round(3)
     array([[0.5, 0.5]])
     """
-    linear = need("sklearn.linear_model", "statistics")
+    linear = import_extra("sklearn.linear_model", "statistics")
     mean, deviation = x.mean(0), x.std(0)
     deviation[np.ptp(x, axis=0) == 0] = 1
-    found = linear.LogisticRegression(C=strength, max_iter=MOST_STEPS).fit((x - mean) / deviation, np.asarray(labels))
+    fitted = linear.LogisticRegression(C=strength, max_iter=MAX_STEPS).fit(
+        (x - mean) / deviation, np.asarray(labels)
+    )
     coefficients, intercepts = np.zeros((classes, x.shape[1])), np.full(classes, -np.inf)
-    if len(found.classes_) == 2:  # one row of scikit-learn's stands for both
-        coefficients[found.classes_[1]] = found.coef_[0]
-        intercepts[found.classes_] = 0.0, found.intercept_[0]
+    if len(fitted.classes_) == 2:  # scikit-learn has one row for two classes
+        coefficients[fitted.classes_[1]] = fitted.coef_[0]
+        intercepts[fitted.classes_] = 0.0, fitted.intercept_[0]
     else:
-        coefficients[found.classes_], intercepts[found.classes_] = found.coef_, found.intercept_
+        coefficients[fitted.classes_], intercepts[fitted.classes_] = fitted.coef_, fitted.intercept_
     return Baseline(mean, deviation, coefficients, intercepts, strength)
 
 
 def choose_strength(
     x: Numbers, labels: NDArray[np.int64], train: Sequence[int], valid: Sequence[int], classes: int
 ) -> float:
-    """The C with the highest AUC on the validation part, of equal ones that with the lowest loss, then the smallest."""
-    y, places = labels[list(valid)], np.arange(len(valid))
-    ranking = []
-    for strength in STRENGTHS:
-        p = fit_baseline(x[list(train)], labels[list(train)].tolist(), classes, strength).predict(x[list(valid)])
-        ranking.append((-np.nan_to_num(auc(y, p)), log_loss(p[places, y]), strength))
-    return min(ranking)[2]
-
-
-def log_loss(likely: Numbers) -> float:
-    """The mean of -log of the probabilities that were given to the true classes.
-
-    >>> log_loss(np.array([1.0, 1.0]))
-    0.0
-    """
-    return float(-np.log(np.maximum(likely, 1e-12)).mean() + 0.0)
+    """The C with the highest AUC on the validation bags, then the lowest loss."""
+    x_train, y_train = x[list(train)], labels[list(train)].tolist()
+    fitted = [fit_baseline(x_train, y_train, classes, strength) for strength in STRENGTHS]
+    probabilities = np.stack([candidate.predict(x[list(valid)]) for candidate in fitted])
+    return STRENGTHS[choose_candidate(labels[list(valid)], probabilities)]

@@ -1,4 +1,4 @@
-"""SC-MIL for users of scikit-learn: a classifier whose samples are bags."""
+"""A scikit-learn classifier whose samples are bags."""
 
 from __future__ import annotations
 
@@ -11,32 +11,48 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from scmil.bags.bag import Bag, moments
+from scmil.bags.bag import Bag
+from scmil.bags.scaling import Scaling, moments
 from scmil.errors import BagError, DataError, MissingExtraError, ShapeError
 from scmil.models.model import build_model, check_bag
+from scmil.training.fitting import fit, predict
 from scmil.training.recipes import Recipe
-from scmil.training.fit import fit, predict
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.validation import check_is_fitted
 except ImportError as error:
     raise MissingExtraError(
-        f"SCMILClassifier needs scikit-learn, which cannot be imported ({error}). Install it: pip install 'scmil[statistics]'"
+        f"SCMILClassifier needs scikit-learn, which cannot be imported ({error}). "
+        "Install it: pip install 'scmil[statistics]'"
     ) from error
 
 Bags: TypeAlias = Iterable[Bag] | Iterable[ArrayLike]
 
 
 class SCMILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """Tells classes of bags apart, wherever scikit-learn takes a classifier: cross-validation, grid search, pipelines.
+    """Classifies bags with SC-MIL, wherever scikit-learn takes a classifier: cross-validation, grid
+    search, pipelines.
 
-    A bag is a matrix (instances, features), and bags may differ in their number of instances. `aggregator`,
-    `sparse_coding`, `refine` and `embed` are those of `build_model`; epochs, rate and decay start as the paper's. With
-    `standardise`, every feature gets zero mean and unit variance on the instances of the training bags.
+    A bag is a matrix (instances, features); bags may differ in their number of instances.
 
-    After `fit` there are `classes_`, `model_`, `history_` (the loss of every epoch), `n_features_in_`, and `mean_` and
-    `scale_`, which are taken off before the model sees a bag.
+    Args:
+        aggregator: Name or options of the aggregator, as in `build_model`.
+        sparse_coding: Whether to use sparse coding, or its options, as in `build_model`.
+        refine: Another layer in the place of sparse coding, as in `build_model`.
+        embed: Widths or options of the embedding network, as in `build_model`.
+        epochs: Number of passes over the training bags.
+        learning_rate: Learning rate at the start.
+        weight_decay: Factor of the l2 penalty.
+        standardise: Scale each feature to zero mean and unit variance on the training instances.
+        seed: Seed of the initial weights, the order of the bags and dropout.
+
+    Attributes:
+        classes_: The class labels, sorted.
+        model_: The trained `MILModel`.
+        history_: The losses of all epochs.
+        n_features_in_: The number of features.
+        mean_, scale_: Mean and scale with which features are standardised.
 
     >>> healthy, sick = np.zeros((3, 4)), np.eye(2, 4)
     >>> classifier = SCMILClassifier(sparse_coding={"atoms": 16}, embed=[9], learning_rate=0.01)
@@ -71,13 +87,32 @@ class SCMILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.seed = seed
 
     def fit(self, bags: Bags, y: ArrayLike) -> SCMILClassifier:
-        """Train a new model on bags and their classes; a label that a `Bag` carries is not looked at, `y` is."""
-        recipe = Recipe(_plain(self.epochs), _plain(self.learning_rate), _plain(self.weight_decay))
-        read = as_bags(bags)
-        self.classes_, labels = _classes(y, len(read))
-        self.n_features_in_ = dim = read[0].features.shape[1]
-        self.mean_, self.scale_ = moments(read) if self.standardise else (torch.zeros(dim), torch.ones(dim))
-        train = [replace(bag, label=int(label)) for bag, label in zip(self._scaled(read), labels, strict=True)]
+        """Train a new model.
+
+        Args:
+            bags: Matrices (instances, features), or `Bag` objects, whose own labels are ignored.
+            y: The class of each bag.
+
+        Returns:
+            The fitted classifier itself.
+
+        Raises:
+            DataError: If there are no bags, or `y` does not hold one class for each of them.
+            BagError: If a bag is not a matrix of finite numbers.
+        """
+        recipe = Recipe(
+            _to_python(self.epochs), _to_python(self.learning_rate), _to_python(self.weight_decay)
+        )
+        train_bags = as_bags(bags)
+        self.classes_, labels = _encode_classes(y, len(train_bags))
+        self.n_features_in_ = dim = train_bags[0].features.shape[1]
+        self.mean_, self.scale_ = (
+            moments(train_bags) if self.standardise else (torch.zeros(dim), torch.ones(dim))
+        )
+        train = [
+            replace(bag, label=int(label))
+            for bag, label in zip(self._scaled(train_bags), labels, strict=True)
+        ]
         seed = int(self.seed)
         self.model_ = build_model(
             dim,
@@ -92,28 +127,30 @@ class SCMILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         return self
 
     def predict_proba(self, bags: Bags) -> NDArray[np.float64]:
-        """The probability of every class, in the order of `classes_`, for every bag: (bags, classes)."""
-        known = self._known(bags)
-        probabilities = predict(self.model_, known).double()
-        return (probabilities / probabilities.sum(1, keepdim=True)).numpy()  # in single they sum to one only nearly
+        """Predict probabilities (bags, classes), in the order of `classes_`."""
+        prepared = self._prepare_bags(bags)
+        probabilities = predict(self.model_, prepared).double()
+        # In single precision they sum to one only approximately.
+        return (probabilities / probabilities.sum(1, keepdim=True)).numpy()
 
     def predict(self, bags: Bags) -> NDArray[Any]:
-        """The most probable class of every bag."""
+        """Predict the most probable class of each bag."""
         best = self.predict_proba(bags).argmax(1)
         return self.classes_[best]
 
     @torch.no_grad()
     def attention(self, bags: Bags) -> list[NDArray[np.float32]]:
-        """Each instance's share in the decision on its bag: one array a bag, which sums to one."""
-        return [self.model_(bag.features).attention.numpy() for bag in self._known(bags)]
+        """The attention of the instances: one array per bag, which sums to one."""
+        return [self.model_(bag.features).attention.numpy() for bag in self._prepare_bags(bags)]
 
-    def _known(self, bags: Bags) -> list[Bag]:
+    def _prepare_bags(self, bags: Bags) -> list[Bag]:
+        """Check and scale bags for the fitted model."""
         check_is_fitted(self, "model_")
         return self._scaled(as_bags(bags, self.n_features_in_))
 
     def _scaled(self, bags: Sequence[Bag]) -> list[Bag]:
-        mean, scale = self.mean_.float(), self.scale_.float()
-        return [replace(bag, features=(bag.features - mean) / scale) for bag in bags]
+        scaling = Scaling(self.mean_, self.scale_)
+        return [scaling.apply_to_bag(bag) for bag in bags]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -122,7 +159,8 @@ class SCMILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
 
 def as_bags(bags: Bags, dim: int | None = None) -> list[Bag]:
-    """Matrices or bags as bags in single precision, all of one dimension; who is refused is named by position, from 0.
+    """Convert matrices or bags to bags in single precision; errors name the position of a bag, from
+    0.
 
     >>> as_bags([np.ones((2, 3)), [[1, 2, 3]]])
     [Bag('0', 2 x 3, label=None), Bag('1', 1 x 3, label=None)]
@@ -133,53 +171,78 @@ def as_bags(bags: Bags, dim: int | None = None) -> list[Bag]:
     """
     if isinstance(bags, (Bag, str)) or not isinstance(bags, Iterable):
         raise DataError(
-            f"bags is a {type(bags).__name__}. A list is needed, of one matrix (instances, features) a bag."
+            f"bags is a {type(bags).__name__}. "
+            "A list with one matrix (instances, features) per bag is needed."
         )
-    read: list[Bag] = []
+    converted: list[Bag] = []
     for position, given in enumerate(bags):
-        features = _matrix(given.features if isinstance(given, Bag) else given, position)
-        expected = dim or (read[0].features.shape[1] if read else features.shape[1])
+        features = _to_matrix(given.features if isinstance(given, Bag) else given, position)
+        expected = dim or (converted[0].features.shape[1] if converted else features.shape[1])
         if features.shape[1] != expected:
             origin = "the classifier was fitted on" if dim else "bags[0] has"
-            raise ShapeError(f"bags[{position}] has {features.shape[1]}-dimensional features, but {origin} {expected}.")
-        read.append(replace(given, features=features) if isinstance(given, Bag) else Bag(str(position), features))
-    if not read:
+            raise ShapeError(
+                f"bags[{position}] has {features.shape[1]}-dimensional features, "
+                f"but {origin} {expected}."
+            )
+        converted.append(
+            replace(given, features=features)
+            if isinstance(given, Bag)
+            else Bag(str(position), features)
+        )
+    if not converted:
         raise DataError("there are no bags. At least one matrix (instances, features) is needed.")
-    return read
+    return converted
 
 
-def _matrix(given: Any, position: int) -> Tensor:
+def _to_matrix(given: Any, position: int) -> Tensor:
+    """Convert features to a checked tensor (instances, features) in single precision."""
     try:
         if not isinstance(given, Tensor):
-            # A copy: torch cannot read from the end, and warns of memory that parallel jobs share read-only.
+            # A copy: torch supports no negative strides, and warns about the read-only memory that
+            # parallel jobs share.
             given = torch.from_numpy(np.array(given, dtype=np.float32, order="C"))
         features = given.detach().to("cpu", torch.float32)
         check_bag(features)
     except BagError as error:
         raise type(error)(f"bags[{position}]: {error}") from None
     except (TypeError, ValueError) as error:
-        raise BagError(f"bags[{position}] is no matrix of numbers (instances, features): {error}.") from None
+        raise BagError(
+            f"bags[{position}] is not a matrix of numbers (instances, features): {error}."
+        ) from None
     return features
 
 
-def _classes(y: ArrayLike, bags: int) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """The classes in their order, and the number of each bag's class."""
+def _encode_classes(y: ArrayLike, bags: int) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """The sorted classes, and the position of the class of each bag."""
     labels = np.asarray(y)
     if labels.shape != (bags,):
-        raise DataError(f"y has the shape {labels.shape} for {bags} bags. One class a bag is needed: ({bags},).")
+        raise DataError(
+            f"y has the shape {labels.shape} for {bags} bags. "
+            f"One class per bag is needed: ({bags},)."
+        )
     if missing := [i for i, label in enumerate(labels.tolist()) if label is None or label != label]:
-        raise DataError(f"y[{missing[0]}] is {labels[missing[0]]}. Leave out the bags whose class is not known.")
+        raise DataError(
+            f"y[{missing[0]}] is {labels[missing[0]]}. Leave out bags whose class is unknown."
+        )
     if labels.dtype.kind == "f" and (labels % 1).any():
-        raise DataError(f"y has fractions such as {labels[labels % 1 != 0][0]}: a measure, and classes are needed.")
+        raise DataError(
+            f"y contains non-integer values such as {labels[labels % 1 != 0][0]}; "
+            "SCMILClassifier needs class labels, not a continuous target."
+        )
     try:
         classes, numbers = np.unique(labels, return_inverse=True)
     except TypeError as error:
-        raise DataError(f"y mixes kinds of labels ({error}). Give all as text, or all as numbers.") from None
+        raise DataError(
+            f"y mixes labels of different types ({error}). Use only text, or only numbers."
+        ) from None
     if len(classes) < 2:
-        raise DataError(f"every bag is of class {labels.tolist()[0]!r}. There have to be bags of at least two classes.")
+        raise DataError(
+            f"every bag is of class {labels.tolist()[0]!r}. "
+            "Bags of at least two classes are needed."
+        )
     return classes, numbers
 
 
-def _plain(value: Any) -> Any:
-    """A Python number: a grid of parameters may hold NumPy's."""
+def _to_python(value: Any) -> Any:
+    """Convert a NumPy number, as a parameter grid may hold it, to a Python number."""
     return value.item() if isinstance(value, np.generic) else value

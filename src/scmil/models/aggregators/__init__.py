@@ -1,17 +1,22 @@
-"""σ, the aggregators: a bag's embeddings go in, one prediction comes out. This page is the whole contract.
+"""The aggregators (σ in the paper): they map the embeddings of a bag to one prediction.
 
 An aggregator is any `nn.Module` that
 
-- is built as `Name(dim, classes, **own)`: the width of the embeddings, the number of classes, options of its own;
+- is built as `Name(dim, classes, **own)`: the width of the embeddings, the number of classes, and
+  options of its own;
 - maps `h (n, d)`, the embeddings of one bag, to a `Prediction`, for every n >= 1;
-- declares `permutation_invariant`: whether the order of the instances is free. The paper defines σ so; TransMIL and
-  DTFD are not, and say it;
-- declares `embedding`: the trainable network in front of it that its authors use, before which nothing stands and after
-  which sparse coding is plugged in (Fig. 1);
-- declares `loss_weights` if it gives `auxiliary` logits: the weight of the bag's loss, and of the mean auxiliary loss.
+- declares `permutation_invariant`: whether the result is independent of the order of the instances.
+  The paper defines σ so; TransMIL and DTFD are not invariant;
+- declares `embedding`: the trainable network that its authors use in front of it; sparse coding is
+  placed between the two (Fig. 1);
+- declares `loss_weights` if it returns `auxiliary` logits: the weight of the loss of the bag, and
+  that of the mean auxiliary loss;
+- may have `clip_groups()`: the modules whose gradients a recipe with `clip` clips separately; by
+  default its children.
 
-To add one, write a file in this folder and decorate the class with `@register("its-name", "what it does")`; the contract
-tests run over it from then on. From another package, name it in an entry point of the group `scmil.aggregators`.
+To add one, write a file in this folder and decorate the class with
+`@register("its-name", "what it does")`; the contract tests include it automatically. Other packages
+name theirs in an entry point of the group `scmil.aggregators`.
 """
 
 from __future__ import annotations
@@ -28,11 +33,14 @@ from scmil.core.shapes import Float
 
 
 class Prediction(NamedTuple):
-    """What every aggregator says about a bag.
+    """The output of an aggregator for one bag.
 
-    `attention` is each instance's share in the decision: never negative, sums to one. It is NaN for outside modules that
-    do not tell. `auxiliary` holds further logits that the bag's label supervises: DSMIL's critical instance, DTFD's
-    pseudo-bags, MI-Net's deep supervision.
+    Args:
+        logits: Logits (c,) of the bag.
+        attention: Weights (n,) of the instances, non-negative, with sum one; NaN for external
+            modules that return none.
+        auxiliary: Further logits (c,) that are trained with the label of the bag: DSMIL's critical
+            instance, DTFD's pseudo-bags, MI-Net's deep supervision.
     """
 
     logits: Float[Tensor, " c"]
@@ -42,7 +50,13 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Embedding:
-    """The trainable embedding network that an aggregator expects in front: linear layers, each followed by ReLU.
+    """The trainable embedding network in front of an aggregator: linear layers with ReLU.
+
+    Args:
+        widths: Widths of the layers; without any, there is no network.
+        bias: Whether the layers have biases.
+        glorot: Initialise with Glorot-uniform weights and zero biases, as Keras does, instead of
+            torch's default.
 
     >>> Embedding(widths=(512,), bias=False).build(dim=1024)
     Sequential(
@@ -53,10 +67,10 @@ class Embedding:
 
     widths: tuple[int, ...] = ()
     bias: bool = True
-    glorot: bool = False  # Glorot-uniform weights and zero biases, as Keras initialises; otherwise torch's default
+    glorot: bool = False
 
     def build(self, dim: int) -> nn.Module:
-        """Make the network for features of `dim` dimensions; no widths, no network."""
+        """Build the network for features of `dim` dimensions; `nn.Identity` without widths."""
         layers: list[nn.Module] = []
         for width in self.widths:
             layers += [nn.Linear(dim, width, bias=self.bias), nn.ReLU()]
@@ -70,7 +84,7 @@ CLASSICAL = Embedding(widths=(256, 128, 64))
 
 
 class Aggregator(Protocol):
-    """The shape of an aggregator, for type checkers; nothing inherits from it."""
+    """The interface of an aggregator, for type checkers; aggregators need not inherit from it."""
 
     permutation_invariant: ClassVar[bool]
     embedding: ClassVar[Embedding]
@@ -81,8 +95,12 @@ class Aggregator(Protocol):
 registry: Registry[nn.Module] = Registry("aggregator")
 
 
-def register(name: str, summary: str, **preset: Any) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
-    """Register an aggregator class, with a line for `scmil ls`; further arguments are what the name stands for."""
+def register(
+    name: str, summary: str, **preset: Any
+) -> Callable[[Callable[..., nn.Module]], Callable[..., nn.Module]]:
+    """Register an aggregator class, with its line for `scmil ls`; `preset` holds the options that
+    the name implies.
+    """
     return registry.register(name, summary, **preset)
 
 
@@ -120,5 +138,16 @@ def glorot_(module: nn.Module) -> nn.Module:
 
 
 # The order here is the order in `scmil ls`: simple first.
-for _room in ("pooling", "minet", "abmil", "gnn", "dynamic", "nonlocal_", "dsmil", "transmil", "dtfd", "ilra"):
-    import_module(f"{__name__}.{_room}")
+for _module in (
+    "pooling",
+    "minet",
+    "abmil",
+    "gnn",
+    "dynamic",
+    "nonlocal_",
+    "dsmil",
+    "transmil",
+    "dtfd",
+    "ilra",
+):
+    import_module(f"{__name__}.{_module}")

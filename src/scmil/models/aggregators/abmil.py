@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scmil.models.aggregators import Embedding, Prediction, register
 from scmil.core.shapes import Float
+from scmil.models.aggregators import Embedding, Prediction, register
 
 
 class AttentionScore(nn.Module):
-    """The score of each instance before the softmax: `w^T tanh(V h)`, gated `w^T (tanh(V h) * sigmoid(U h))`.
+    """The score of each instance before the softmax: `w^T tanh(V h)`, gated `w^T (tanh(V h) *
+    sigmoid(U h))`.
 
     V, U and w have biases, as in the released code; the paper's formula has none.
     """
@@ -31,10 +32,11 @@ class AttentionScore(nn.Module):
 @register("abmil-gated", "gated attention", gated=True)
 @register("abmil", "attention")
 class ABMIL(nn.Module):
-    """Weighs the instances by learned attention, and classifies their weighted mean.
+    """Weights the instances by learned attention, and classifies their weighted mean.
 
-    `a = softmax_k(score(h_k))`, `z = sum_k a_k h_k`, `logits = W z + b`. Width of the attention: 128, as in the authors'
-    release for slides; on the classical benchmarks it is 64 behind the 256-128-64 embedding.
+    `a = softmax_k(score(h_k))`, `z = sum_k a_k h_k`, `logits = W z + b`. Width of the attention:
+    128, as in the authors' release for slides; on the classical benchmarks it is 64 behind the
+    256-128-64 embedding.
     """
 
     permutation_invariant = True

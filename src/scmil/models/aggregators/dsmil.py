@@ -7,23 +7,41 @@ import math
 import torch
 from torch import Tensor, nn
 
+from scmil.core.shapes import Float
 from scmil.models.aggregators import Embedding, Prediction, register
 from scmil.models.aggregators.heads import as_logits, outputs
-from scmil.core.shapes import Float
 
 
 @register("dsmil", "similarity to the critical instance")
 class DSMIL(nn.Module):
-    """Finds the critical instance of each class, and pools the bag by every instance's similarity to it.
+    """Finds the critical instance of each class, and pools the bag by the similarity of all
+    instances to it.
 
-    Instance stream: `c = h W_c`, critical instance `k* = argmax_k c_k` for each class. Bag stream: queries
-    `q = tanh(W_2 relu(W_1 h))`, `A = softmax_k(q_k . q_k* / sqrt(128))`, `B = A^T h`, and the scores of the bag from all
-    B together (the original's convolution over the bag vectors is this linear map). Both streams are supervised, half
-    and half. Orthogonal weights and zero biases, the authors' "stable initialisation".
+    Instance stream: `c = h W_c`, critical instance `k* = argmax_k c_k` for each class. Bag stream:
+    queries `q = tanh(W_2 relu(W_1 h))`, `A = softmax_k(q_k . q_k* / sqrt(128))`, `B = A^T v`, and
+    the scores of the bag from all B together (the original's convolution over the bag vectors is
+    this linear map). The loss is the mean of those of the bag and of the critical instances.
+    The authors train one sigmoid per class: `build_model(..., output="sigmoid")`; with one score
+    for two classes it is the same as the softmax.
 
-    Reads the raw features: no embedding, and sparse coding acts on them directly. `query="linear"` is the paper's single
-    query layer. Two classes share one score, as the authors train CAMELYON16; `streams=2` gives each its own, as they
-    train TCGA lung. Attention: the mean over the streams.
+    Reads the raw features: there is no embedding, and sparse coding acts on them directly. Two
+    classes share one score, as the authors train CAMELYON16. Attention: the mean over the streams.
+
+    Args:
+        dim: Width of the features.
+        classes: Number of classes.
+        hidden: Width of the queries.
+        query: `"deep"` (the authors' code), or `"linear"` for the single layer of their paper.
+        streams: Number of scores. With 2 for two classes each class has its own, as the authors
+            train TCGA lung.
+        passing_v: Pool values `v = relu(W_v dropout(h))` instead of the features, an option of the
+            authors' code.
+        dropout_v: Dropout of the values.
+        initialisation: `"orthogonal"` weights and zero biases, as in the authors' training for
+            slides; `"default"` is torch's, as in their script for the classical benchmarks.
+
+    Raises:
+        ValueError: If an option is unknown.
     """
 
     permutation_invariant = True
@@ -31,9 +49,23 @@ class DSMIL(nn.Module):
     loss_weights = (0.5, 0.5)
 
     def __init__(
-        self, dim: int, classes: int, hidden: int = 128, query: str = "deep", streams: int | None = None
+        self,
+        dim: int,
+        classes: int,
+        hidden: int = 128,
+        query: str = "deep",
+        streams: int | None = None,
+        passing_v: bool = False,
+        dropout_v: float = 0.0,
+        initialisation: str = "orthogonal",
     ) -> None:
         super().__init__()
+        for name, value, known in (
+            ("query", query, ("deep", "linear")),
+            ("initialisation", initialisation, ("orthogonal", "default")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} = {value!r}. Known: {', '.join(known)}.")
         streams = streams or outputs(classes)
         self.instance_classifier = nn.Linear(dim, streams)
         self.query = (
@@ -41,21 +73,33 @@ class DSMIL(nn.Module):
             if query == "deep"
             else nn.Linear(dim, hidden)
         )
+        self.values = (
+            nn.Sequential(nn.Dropout(dropout_v), nn.Linear(dim, dim), nn.ReLU())
+            if passing_v
+            else nn.Identity()
+        )
         self.bag_classifier = nn.Linear(streams * dim, streams)
-        for layer in self.modules():
-            if isinstance(layer, nn.Linear):
-                nn.init.orthogonal_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        if initialisation == "orthogonal":
+            for layer in self.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.orthogonal_(layer.weight)
+                    nn.init.zeros_(layer.bias)
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
         scores = self.instance_classifier(h)  # (n, streams)
         best, critical = scores.max(0)
         q = self.query(h)
-        A = torch.softmax(q @ q[critical].T / math.sqrt(q.shape[1]), dim=0)  # (n, streams), over the instances
-        return self.conclude(A.T @ h, A.mean(1), best)
+        # (n, streams), over the instances.
+        A = torch.softmax(q @ q[critical].T / math.sqrt(q.shape[1]), dim=0)
+        return self.conclude(A.T @ self.values(h), A.mean(1), best)
 
     def conclude(
-        self, bags: Float[Tensor, "streams d"], attention: Float[Tensor, " n"], best: Float[Tensor, " streams"]
+        self,
+        bags: Float[Tensor, "streams d"],
+        attention: Float[Tensor, " n"],
+        best: Float[Tensor, " streams"],
     ) -> Prediction:
         """Score the bag vectors of all streams together."""
-        return Prediction(as_logits(self.bag_classifier(bags.flatten())), attention, (as_logits(best),))
+        return Prediction(
+            as_logits(self.bag_classifier(bags.flatten())), attention, (as_logits(best),)
+        )

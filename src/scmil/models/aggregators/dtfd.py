@@ -1,4 +1,4 @@
-"""DTFD-MIL: pseudo-bags and a second tier on what they distil, Zhang et al. (2022)."""
+"""DTFD-MIL: pseudo-bags, and a second tier on features distilled from them, Zhang et al. (2022)."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from scmil.core.shapes import Float
 from scmil.models.aggregators import Embedding, Prediction, register
 from scmil.models.aggregators.abmil import ABMIL
-from scmil.core.shapes import Float
 
 
 @register("dtfd-afs", "pseudo-bags, aggregated features", distill="afs")
 @register("dtfd-maxmin", "pseudo-bags, largest and smallest", distill="maxmin")
 class DTFD(nn.Module):
-    """Splits the bag into pseudo-bags at random, and classifies what attention distils from each.
+    """Splits the bag into pseudo-bags at random, and classifies the features distilled from each.
 
-    Tier 1, gated attention with a classifier, sees each of four pseudo-bags with the bag's label. `maxmin` hands on the
-    embeddings of the instances whose class activation `softmax_c(w_c . (a_k h_k))` is largest and smallest; `afs` hands
-    on the pseudo-bag's pooled embedding. Tier 2, another gated attention, classifies those. What is handed on is detached:
-    in the official code tier 2's gradients to tier 1 are erased before they are used, so tier 1 learns from its own loss.
-    `joint=True` lets them through, as the paper's objective reads.
+    Tier 1, gated attention with a classifier, gets each of four pseudo-bags with the bag's label.
+    `maxmin` distils the embeddings of the instances whose class activation `softmax_c(w_c . (a_k
+    h_k))` is largest and smallest; `afs` distils the pooled embedding of the pseudo-bag. Tier 2,
+    another gated attention, classifies those. Distilled features are detached: in the official code
+    tier 2's gradients to tier 1 are erased before they are used, so that tier 1 learns from its own
+    loss. `joint=True` keeps them, as in the paper's objective.
 
-    The split is drawn from `generator` (torch's global one if none is given) in training; in evaluation always the same
-    one, so that a prediction repeats. With more than two classes, activation means that of the class which the pseudo-bag
-    is given (ours; the original is binary). Attention: tier 2's weight of a pseudo-bag, times tier 1's within it.
+    The split is drawn from `generator` (torch's global one if none is given) in training; in
+    evaluation it is always the same, so that predictions are reproducible. With more than two
+    classes, the activation is that of the class which tier 1 predicts for the pseudo-bag (the
+    original is binary). A bag with fewer instances than groups has one pseudo-bag per instance. The
+    official code keeps all groups: with `maxmin` it fails on the empty ones, with `afs` each adds a
+    zero vector to tier 2 and the bias of the classifier to the loss. Attention: tier 2's weight of
+    a pseudo-bag, times tier 1's within it.
     """
 
     permutation_invariant = False
@@ -44,8 +49,15 @@ class DTFD(nn.Module):
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
         members = self.split(len(h))
         tier1 = [self.tier1(h[group]) for group in members]
-        distilled = [self._distil(h[group], said) for group, said in zip(members, tier1, strict=True)]
+        distilled = [
+            self._distil(h[group], prediction)
+            for group, prediction in zip(members, tier1, strict=True)
+        ]
         return self.conclude(members, tier1, torch.cat(distilled))
+
+    def clip_groups(self) -> list[nn.Module]:
+        """The modules whose gradients the authors clip separately, without the embedding."""
+        return [self.tier1.score, self.tier1.classifier, self.tier2]
 
     def split(self, n: int) -> tuple[Tensor, ...]:
         """The positions of the instances of each pseudo-bag."""
@@ -54,29 +66,37 @@ class DTFD(nn.Module):
         order = torch.randperm(n, generator=generator)
         return torch.tensor_split(order.to(device), min(self.groups, n))
 
-    def _distil(self, h: Float[Tensor, "k d"], said: Prediction) -> Float[Tensor, "j d"]:
+    def _distil(self, h: Float[Tensor, "k d"], tier1: Prediction) -> Float[Tensor, "j d"]:
         if self.distill == "afs":
-            return (said.attention @ h)[None]
-        return h[self.extremes(self.project(h), said)]
+            return (tier1.attention @ h)[None]
+        return h[self.extremes(self.project(h), tier1)]
 
     def project(self, h: Float[Tensor, "k d"]) -> Float[Tensor, "k c"]:
-        """`w_c . h_k`; the activation leaves the classifier's bias out, as the official code does."""
+        """`w_c . h_k`; the classifier's bias is left out, as in the official code."""
         return h @ self.tier1.classifier.weight.T
 
-    def extremes(self, projected: Float[Tensor, "k c"], said: Prediction) -> Tensor:
-        """Where in a pseudo-bag the class activation is largest, and where smallest."""
-        activation = said.attention[:, None] * projected
-        target = 1 if activation.shape[1] == 2 else int(said.logits.argmax())
-        # softmax_t = 1 / sum_c exp(s_c - s_t). Attention in a large bag is tiny: all softmax would round to 1/c.
+    def extremes(self, projected: Float[Tensor, "k c"], tier1: Prediction) -> Tensor:
+        """The positions in a pseudo-bag of the largest and the smallest class activation."""
+        activation = tier1.attention[:, None] * projected
+        target = 1 if activation.shape[1] == 2 else int(tier1.logits.argmax())
+        # softmax_t = 1 / sum_c exp(s_c - s_t). Attention in a large bag is tiny, and the softmax
+        # would round to 1/c.
         against = torch.expm1(activation - activation[:, target, None]).sum(1)
         return torch.stack([against.argmin(), against.argmax()])
 
     def conclude(
-        self, members: Sequence[Tensor], tier1: Sequence[Prediction], handed_on: Float[Tensor, "j d"]
+        self,
+        members: Sequence[Tensor],
+        tier1: Sequence[Prediction],
+        distilled: Float[Tensor, "j d"],
     ) -> Prediction:
-        """Tier 2 on what the pseudo-bags hand on, each equally many."""
-        said = self.tier2(handed_on if self.joint else handed_on.detach())
-        attention = handed_on.new_zeros(sum(map(len, members)))
-        for group, pseudo_bag, part in zip(members, tier1, said.attention.chunk(len(members)), strict=True):
+        """Tier 2 on the distilled features, equally many of each pseudo-bag."""
+        prediction = self.tier2(distilled if self.joint else distilled.detach())
+        attention = distilled.new_zeros(sum(map(len, members)))
+        for group, pseudo_bag, part in zip(
+            members, tier1, prediction.attention.chunk(len(members)), strict=True
+        ):
             attention = attention.index_add(0, group, part.sum() * pseudo_bag.attention)
-        return Prediction(said.logits, attention, tuple(pseudo_bag.logits for pseudo_bag in tier1))
+        return Prediction(
+            prediction.logits, attention, tuple(pseudo_bag.logits for pseudo_bag in tier1)
+        )

@@ -5,20 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scmil.models.aggregators import CLASSICAL, Prediction, register
 from scmil.core.shapes import Float
+from scmil.models.aggregators import CLASSICAL, Prediction, register
 
 
 @register("dp-minn", "dynamic pooling: routing by agreement")
 class DynamicPooling(nn.Module):
-    """Routes the instances to a bag vector by agreement; the length of that vector is the probability.
+    """Routes the instances to a bag vector by agreement; the length of that vector is the
+    probability.
 
-    `b = 0`; three times: `c = softmax_k(b)`, `s = sum_k c_k h_k`, `v = |s|^2 / (1 + |s|^2) s / |s|`, `b_k += h_k . v`.
-    The probability is |v|, with no classifier. Since `|v| = |s|^2 / (1 + |s|^2)`, its logit is `2 log |s|`: so the logits
-    are `(0, 2 log |s|)`, and gradients flow through the routing.
+    `b = 0`; three times: `c = softmax_k(b)`, `s = sum_k c_k h_k`, `v = |s|^2 / (1 + |s|^2) s /
+    |s|`, `b_k += h_k . v`. The probability is |v|, with no classifier. Since `|v| = |s|^2 / (1 +
+    |s|^2)`, its logit is `2 log |s|`: so the logits are `(0, 2 log |s|)`, and gradients flow
+    through the routing.
 
-    Our reading, as no code was released: a linear map of the embeddings for each class beyond two, whose capsule lengths
-    are compared. The original's margin loss needs |v|, which is the softmax of our logits. Attention: the last c.
+    No official code was found; this is our interpretation. With more than two classes, each has a
+    linear map of the embeddings, and the lengths of their capsules are compared. The original's
+    margin loss needs |v|, which is the softmax of our logits. Attention: the last c.
     """
 
     permutation_invariant = True
@@ -34,7 +37,8 @@ class DynamicPooling(nn.Module):
         u = self.transform(h).view(len(h), self.capsules, -1)  # (n, capsules, d)
         b = u.new_zeros(len(u), self.capsules)
         for iteration in range(self.iterations):
-            c = torch.softmax(b, dim=0)  # over the instances; capsule networks take it over the outputs
+            # Over the instances; capsule networks take it over the outputs.
+            c = torch.softmax(b, dim=0)
             s = torch.einsum("nk,nkd->kd", c, u)
             squared = s.square().sum(-1, keepdim=True)
             if iteration < self.iterations - 1:

@@ -1,7 +1,8 @@
-"""The classifier that MI-Net and DSMIL end with: one sigmoid score for two classes, one score a class otherwise.
+"""The classifier of MI-Net and DSMIL: one sigmoid score for two classes, otherwise one per class.
 
-One score `s` and the logits `(0, s)` are the same model: softmax of the pair is `sigmoid(s)`, and its cross-entropy is the
-binary cross-entropy of `s`. So each aggregator keeps its true number of outputs, and all return `classes` logits.
+One score `s` and the logits `(0, s)` are the same model: softmax of the pair is `sigmoid(s)`, and
+its cross-entropy is the binary cross-entropy of `s`. So each aggregator keeps its true number of
+outputs, and all return `classes` logits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from torch import Tensor
 
 
 def outputs(classes: int) -> int:
-    """How many scores are learned for that many classes.
+    """The number of learned scores for a number of classes.
 
     >>> outputs(2), outputs(3)
     (1, 3)
@@ -20,7 +21,7 @@ def outputs(classes: int) -> int:
 
 
 def as_logits(scores: Tensor) -> Tensor:
-    """Turn learned scores into one logit a class.
+    """Turn learned scores into one logit per class.
 
     >>> as_logits(torch.tensor([1.5]))
     tensor([0.0000, 1.5000])

@@ -1,14 +1,14 @@
-"""mi-Net, MI-Net, MI-Net with deep supervision and with residual connections: Wang et al. (2018)."""
+"""mi-Net and MI-Net, plain, with deep supervision and with residual connections (Wang et al.)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from scmil.core.shapes import Float
 from scmil.models.aggregators import Embedding, Prediction, glorot_, register
 from scmil.models.aggregators.heads import as_logits, outputs
 from scmil.models.aggregators.pooling import pool
-from scmil.core.shapes import Float
 
 # Keras' dense layers: Glorot-uniform weights, zero biases.
 KERAS_CLASSICAL = Embedding(widths=(256, 128, 64), glorot=True)
@@ -18,9 +18,10 @@ KERAS_CLASSICAL = Embedding(widths=(256, 128, 64), glorot=True)
 class InstanceMINet(nn.Module):
     """Scores every instance, and pools the scores (the paper's mi-Net).
 
-    `s_k = W dropout(h_k) + b`, `logits = max_k s_k`. The sigmoid is monotone, so the maximum of scores is the maximum of
-    probabilities; `mean` pools probabilities, as the original does, and `lse` is its log-mean-exp of them. With more than
-    two classes each has a score of its own (ours; the original is binary). Attention: the pooling's shares.
+    `s_k = W dropout(h_k) + b`, `logits = max_k s_k`. The sigmoid is monotone, so the maximum of
+    scores is the maximum of probabilities; `mean` pools probabilities, as the original does, and
+    `lse` is its log-mean-exp of them. With more than two classes each has a score of its own (ours;
+    the original is binary). Attention: the pooling's shares.
     """
 
     permutation_invariant = True
@@ -65,13 +66,19 @@ class MINet(nn.Module):
 
 
 class _Tapped(nn.Module):
-    """Three layers, with dropout and pooling after each; the next layer is fed what was not dropped."""
+    """Three layers, with dropout and pooling after each; the next layer is fed what was not
+    dropped.
+    """
 
-    def __init__(self, dim: int, widths: tuple[int, int, int], pooling: str, dropout: float) -> None:
+    def __init__(
+        self, dim: int, widths: tuple[int, int, int], pooling: str, dropout: float
+    ) -> None:
         super().__init__()
         self.pooling = pooling
         self.dropout = nn.Dropout(dropout)
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip((dim, *widths[:2]), widths, strict=True))
+        self.layers = nn.ModuleList(
+            nn.Linear(a, b) for a, b in zip((dim, *widths[:2]), widths, strict=True)
+        )
 
     def forward(self, h: Float[Tensor, "n d"]) -> tuple[list[Tensor], Tensor]:
         bags, shares = [], []
@@ -85,10 +92,12 @@ class _Tapped(nn.Module):
 
 @register("mi-net-ds", "MI-Net with deep supervision")
 class DeeplySupervisedMINet(nn.Module):
-    """Scores the bag after each of three layers (256, 128, 64), each score supervised; predicts their mean probability.
+    """Scores the bag after each of three layers (256, 128, 64), each score supervised; predicts
+    their mean probability.
 
-    The layers belong to the aggregator because it taps all of them, so sparse coding stands before the first. The mean of
-    the three probabilities is not itself supervised: `loss_weights` are 0 for it and 3 for the mean of the three losses.
+    The layers belong to the aggregator because it taps all of them, so sparse coding stands before
+    the first. The mean of the three probabilities is not itself supervised: `loss_weights` are 0
+    for it and 3 for the mean of the three losses.
     """
 
     permutation_invariant = True
@@ -98,7 +107,9 @@ class DeeplySupervisedMINet(nn.Module):
     def __init__(self, dim: int, classes: int, pooling: str = "max", dropout: float = 0.5) -> None:
         super().__init__()
         self.tapped = _Tapped(dim, (256, 128, 64), pooling, dropout)
-        self.classifiers = nn.ModuleList(nn.Linear(width, outputs(classes)) for width in (256, 128, 64))
+        self.classifiers = nn.ModuleList(
+            nn.Linear(width, outputs(classes)) for width in (256, 128, 64)
+        )
         glorot_(self)
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
@@ -113,7 +124,8 @@ class DeeplySupervisedMINet(nn.Module):
 class ResidualMINet(nn.Module):
     """Adds up the pooled bags of three layers of 128, and scores the sum.
 
-    `z = z_1 + z_2 + z_3`, `logits = W z + b`: each layer learns what the bag embedding so far still lacks.
+    `z = z_1 + z_2 + z_3`, `logits = W z + b`: each layer learns what the bag embedding so far still
+    lacks.
     """
 
     permutation_invariant = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scmil.models.aggregators import Embedding, Prediction, register
 from scmil.core.shapes import Float
+from scmil.models.aggregators import Embedding, Prediction, register
 
 
 @register("max", "maximum of the embeddings", pool="max")
@@ -14,9 +14,9 @@ from scmil.core.shapes import Float
 class Pooling(nn.Module):
     """Pools the embeddings without parameters, then classifies with one linear layer.
 
-    `z_j = mean_k h_kj` or `max_k h_kj`; `logits = W z + b`. The head of the authors' release: a bias-free linear layer of
-    512 with ReLU in front. Attention: 1/n for the mean; for the maximum, the share of dimensions that an instance
-    wins, ties divided.
+    `z_j = mean_k h_kj` or `max_k h_kj`; `logits = W z + b`. The head of the authors' release: a
+    bias-free linear layer of 512 with ReLU in front. Attention: 1/n for the mean; for the maximum,
+    the fraction of dimensions that an instance wins, ties divided.
     """
 
     permutation_invariant = True
@@ -33,7 +33,7 @@ class Pooling(nn.Module):
 
 
 def pool(h: Float[Tensor, "n d"], how: str) -> tuple[Float[Tensor, " d"], Float[Tensor, " n"]]:
-    """Pool over the instances, and say what share of the result each instance has.
+    """Pool over the instances; returns the result and the share of each instance in it.
 
     >>> z, attention = pool(torch.tensor([[1.0, 5.0], [3.0, 2.0]]), "max")
     >>> z, attention

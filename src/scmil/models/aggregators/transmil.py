@@ -8,37 +8,58 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scmil.models.aggregators import Embedding, Prediction, register
 from scmil.core.shapes import Float
+from scmil.models.aggregators import Embedding, Prediction, register
+
+
+class ResidualConvolution(nn.Conv2d):
+    """A depthwise convolution along the sequence: one kernel for each head.
+
+    Zeros are appended before the convolution, not by it: with implicit padding, torch 2.13 with
+    oneDNN on a CPU returns a wrong weight gradient for some lengths (256 and 4096 among them).
+    """
+
+    def __init__(self, heads: int, kernel: int) -> None:
+        super().__init__(heads, heads, (kernel, 1), groups=heads, bias=False)
+
+    def forward(self, v: Float[Tensor, "h t e"]) -> Float[Tensor, "h t e"]:
+        margin = self.kernel_size[0] // 2
+        out: Tensor = super().forward(F.pad(v, (0, 0, margin, margin))[None])
+        return out[0]
 
 
 class NystromAttention(nn.Module):
-    """Self-attention through landmarks: `softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v`, O(n) in length.
+    """Self-attention through landmarks: `softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v`,
+    O(n) in length.
 
-    Landmarks q~, k~ are means of equal segments; zeros are put in front until the length divides, and take part. The
-    pseudo-inverse takes six steps of a third-order iteration, and a depthwise convolution of v (33 wide) is added.
-    Release 0.0.9 of the library that TransMIL pins cuts the padding off the wrong end; here the last n rows are kept.
+    Landmarks q~, k~ are means of equal segments; the sequence is padded with zeros in front to a
+    multiple of their number, and the zeros are not masked. The pseudo-inverse takes six steps of a
+    third-order iteration, and a depthwise convolution of v (33 wide) is added. Release 0.0.9 of the
+    library that TransMIL pins cuts the padding off the wrong end; here the last n rows are kept.
     """
 
-    def __init__(self, dim: int, heads: int, landmarks: int, iterations: int = 6, kernel: int = 33) -> None:
+    def __init__(
+        self, dim: int, heads: int, landmarks: int, iterations: int = 6, kernel: int = 33
+    ) -> None:
         super().__init__()
         self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(0.1))
-        self.residual = nn.Conv2d(heads, heads, (kernel, 1), padding=(kernel // 2, 0), groups=heads, bias=False)
+        self.residual = ResidualConvolution(heads, kernel)
 
     def forward(self, x: Float[Tensor, "t d"]) -> tuple[Float[Tensor, "t d"], Float[Tensor, " t"]]:
-        """Returns the mixed tokens, and how much the first token attends to each."""
+        """Returns the output tokens, and the attention of the first token to each."""
         length, dim = x.shape
         x = F.pad(x, (0, 0, -length % self.landmarks, 0))
-        q, k, v = self.to_qkv(x).view(len(x), 3, self.heads, -1).permute(1, 2, 0, 3)  # each (heads, t, d / heads)
+        # Each (heads, t, d / heads).
+        q, k, v = self.to_qkv(x).view(len(x), 3, self.heads, -1).permute(1, 2, 0, 3)
         q = q / math.sqrt(q.shape[-1])
         q_marks, k_marks = (part.unflatten(1, (self.landmarks, -1)).mean(2) for part in (q, k))
         to_marks = torch.softmax(q @ k_marks.mT, dim=-1)
         marks = torch.softmax(q_marks @ k_marks.mT, dim=-1)
         from_marks = torch.softmax(q_marks @ k.mT, dim=-1)
         mixing = to_marks @ self._pseudo_inverse(marks)  # (heads, t, landmarks)
-        out = mixing @ (from_marks @ v) + self.residual(v[None])[0]
+        out = mixing @ (from_marks @ v) + self.residual(v)
         first = (mixing[:, -length, None] @ from_marks).mean(0)[
             0, -length:
         ]  # after padding the first token is at -length
@@ -55,11 +76,13 @@ class NystromAttention(nn.Module):
 
 
 class PositionEncoding(nn.Module):
-    """PPEG: lays the tokens on a square, and adds depthwise convolutions of 7, 5 and 3."""
+    """PPEG: arranges the tokens in a square, and adds depthwise convolutions of 7, 5 and 3."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList(nn.Conv2d(dim, dim, k, padding=k // 2, groups=dim) for k in (7, 5, 3))
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(dim, dim, k, padding=k // 2, groups=dim) for k in (7, 5, 3)
+        )
 
     def forward(self, x: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
         side = math.isqrt(len(x))
@@ -71,13 +94,15 @@ class PositionEncoding(nn.Module):
 
 @register("transmil", "Nyström transformer with positions")
 class TransMIL(nn.Module):
-    """Fills the bag up to a square, adds a class token, and mixes all by Nyström attention with positions in between.
+    """Pads the bag to a square, adds a class token, and applies Nyström attention twice, with a
+    position encoding in between.
 
-    tokens -> `x + Nystrom(norm(x))` -> PPEG on the square -> `x + Nystrom(norm(x))` -> norm -> class token -> linear. Eight
-    heads, dim // 2 landmarks, no feed-forward sub-layer. The square is filled with the first tokens again, and positions
-    are those of the bag's order: so the order matters. The embedding has a bias; with sparse coding the width is that of
-    the codes. Attention: the class token's row in the second layer, negative parts of the approximation cut off,
-    repeated tokens added to their originals.
+    tokens -> `x + Nystrom(norm(x))` -> PPEG on the square -> `x + Nystrom(norm(x))` -> norm ->
+    class token -> linear. Eight heads, dim // 2 landmarks, no feed-forward sub-layer. The square is
+    filled with the first tokens again, and positions follow the order of the bag, which therefore
+    matters. The embedding has a bias; with sparse coding the width is that of the codes. Attention:
+    the class token's row in the second layer, negative parts of the approximation cut off, repeated
+    tokens added to their originals.
     """
 
     permutation_invariant = False
@@ -86,10 +111,15 @@ class TransMIL(nn.Module):
     def __init__(self, dim: int, classes: int, heads: int = 8) -> None:
         super().__init__()
         if dim % heads:
-            raise ValueError(f"TransMIL divides its width by {heads} heads, and {dim} does not divide.")
+            raise ValueError(
+                f"TransMIL divides its width by {heads} heads, and {dim} does not divide. "
+                "Use a multiple."
+            )
         self.token = nn.Parameter(torch.randn(1, dim))
         self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3))
-        self.first, self.second = (NystromAttention(dim, heads, landmarks=max(1, dim // 2)) for _ in range(2))
+        self.first, self.second = (
+            NystromAttention(dim, heads, landmarks=max(1, dim // 2)) for _ in range(2)
+        )
         self.position = PositionEncoding(dim)
         self.classifier = nn.Linear(dim, classes)
 

@@ -1,0 +1,112 @@
+"""The command import-model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scmil.cli import app
+from scmil.cli.options import TRAINING, Json, Overwrite
+from scmil.cli.output import say, say_json
+
+
+@app.command("import-model", rich_help_panel=TRAINING)
+def import_model_(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Checkpoint of the authors: .pth, .pt, .ckpt or .safetensors."),
+    ],
+    aggregator: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help="Aggregator: abmil, abmil-gated, mean, max, dsmil, transmil, dtfd-afs, "
+            "dtfd-maxmin, ilra, mi-net, mi-net-instance, mi-net-ds or mi-net-rc.",
+        ),
+    ],
+    encoder: Annotated[
+        str, typer.Option(help="Name of the encoder whose features the model was trained on.")
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder of the model.")] = Path("model"),
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Comma-separated names of the classes, in the order of the outputs. A model with "
+            "one score has two classes, negative first.",
+            show_default="0,1,...",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="Edge length of the tiles in pixels.", show_default="not compared"),
+    ] = None,
+    mpp: Annotated[
+        float | None,
+        typer.Option(help="Microns per pixel of the tiles.", show_default="not compared"),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Probability above which the second of two classes is predicted.",
+            show_default="0.5; the likeliest class for one sigmoid per class",
+        ),
+    ] = None,
+    scaling: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file with the lists mean and deviation, to standardise the features.",
+            show_default="features as they are",
+        ),
+    ] = None,
+    groups: Annotated[int, typer.Option(min=1, help="DTFD: number of pseudo-bags.")] = 4,
+    pooling: Annotated[str, typer.Option(help="MI-Net: pooling, max, mean or lse.")] = "max",
+    sc_layers: Annotated[
+        int, typer.Option(min=1, help="SC-MIL: number of steps of the sparse coding layer.")
+    ] = 5,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Turn published weights of an aggregator into a model folder.
+
+    Example: `scmil import-model c16.pth --as dsmil --encoder simclr --classes normal,tumor`
+
+    Every tensor of the file must have its place in the model; missing and unexpected ones are
+    listed. Nothing in the file is run. predict, heatmap and view accept the folder.
+    """
+    from scmil.models.official_weights import Choices
+    from scmil.studies.import_model import ImportSettings, import_model
+
+    names = None if classes is None else [name.strip() for name in classes.split(",")]
+    imported = import_model(
+        file,
+        aggregator,
+        out,
+        ImportSettings(encoder, names, size, mpp, threshold, scaling),
+        choices=Choices(groups, pooling, sc_layers),
+        overwrite=overwrite,
+    )
+    study = imported.study
+    if as_json:
+        say_json(
+            {
+                "out": str(imported.out),
+                "aggregator": aggregator,
+                "layout": study["imported"]["layout"],
+                "classes": study["classes"],
+                "output": imported.output,
+                "threshold": study["threshold"],
+                "contract": study["contract"],
+                "sha256": study["imported"]["sha256"],
+                "tensors": imported.tensors,
+            }
+        )
+        return
+    say(f"{len(imported.tensors)} tensors in the layout of {study['imported']['layout']}")
+    say(
+        f"{study['contract']['dim']}-dimensional features of {encoder}; classes "
+        f"{', '.join(study['classes'])}; probabilities by {imported.output}"
+    )
+    say(f"Model in {imported.out}. Next: scmil predict {imported.out} BAGS")

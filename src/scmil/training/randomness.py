@@ -1,0 +1,32 @@
+"""Random numbers of training: they depend only on the seed, the epoch and the id of a bag."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+
+def step_seed(seed: int, epoch: int, bag_id: str) -> int:
+    """The seed of one step, independent of all steps before it."""
+    digest = hashlib.blake2b(f"{seed}/{epoch}/{bag_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1  # torch seeds are signed
+
+
+def epoch_order(ids: Sequence[str], seed: int, epoch: int) -> list[int]:
+    """The order of the bags in an epoch; leaving out bags does not change the order of the others.
+
+    >>> whole, part = epoch_order(["a", "b", "c", "d"], 0, 0), epoch_order(["a", "c", "d"], 0, 0)
+    >>> ["abcd"[i] for i in whole if i != 1] == ["acd"[i] for i in part]
+    True
+    """
+    return sorted(range(len(ids)), key=lambda position: step_seed(seed, epoch, ids[position]))
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Context manager: restore torch's global random generators at the end."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield

@@ -1,0 +1,106 @@
+"""Logits, attention, losses and gradients of the authors' own code, with weights copied by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from golden_cases import (
+    CASES,
+    GOLDEN,
+    LAYERS,
+    NOT_OFFERED,
+    Case,
+    Golden,
+    compare_case,
+    compare_layer,
+    onednn,
+    uniform,
+)
+
+from scmil.models.official_weights import convert, layouts
+from scmil.sparse_coding.equations import dct_dictionary
+
+CLOSE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def without_onednn() -> Iterator[None]:
+    """As the golden numbers: oneDNN's gradient of TransMIL's convolution is wrong on some CPUs."""
+    with onednn(False):
+        yield
+
+
+def test_every_file_is_compared_or_says_why_not() -> None:
+    files = {path.stem for path in GOLDEN.glob("*.npz")}
+    assert files == {case.file for case in CASES} | set(LAYERS) | set(NOT_OFFERED) | {"sc_dct"}
+
+
+def test_the_rule_gives_the_check_values_of_its_description() -> None:
+    expected = [-0.4473951457, 0.7357101392, -0.1719882151]
+    assert uniform("clam/x_0", (3,)).tolist() == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("file", [*(case.file for case in CASES), *LAYERS])
+def test_the_weights_have_the_sums_of_the_authors(file: str) -> None:
+    golden = Golden(file)
+    for (total, absolute), tensor in zip(
+        golden.arrays["weight_sums"], golden.tensors.values(), strict=True
+    ):
+        actual = tensor.double().numpy()
+        assert actual.sum() == pytest.approx(total, abs=1e-10)
+        assert np.abs(actual).sum() == pytest.approx(absolute, rel=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.file)
+def test_the_network_gives_the_numbers_of_the_authors(case: Case) -> None:
+    differences = compare_case(case)
+    assert differences.outputs < CLOSE
+    assert differences.gradients < CLOSE
+
+
+def test_transmil_gives_the_numbers_of_the_authors_with_onednn() -> None:
+    with onednn(True):
+        assert compare_case(Case("transmil", "transmil")).gradients < CLOSE
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_released_layer_gives_the_numbers_of_the_authors(name: str) -> None:
+    differences = compare_layer(name)
+    assert differences.outputs < CLOSE
+    assert differences.gradients < CLOSE
+
+
+@pytest.mark.parametrize(("p", "m"), [(16, 36), (36, 16), (9, 9)])
+def test_the_cosine_dictionary_is_the_authors_with_rows_in_another_order(p: int, m: int) -> None:
+    with np.load(GOLDEN / "sc_dct.npz") as file:
+        expected = file[f"dct_{p}x{m}"]
+    side = int(p**0.5)
+    rows = dct_dictionary(p, m).reshape(side, side, m).transpose(0, 1).reshape(p, m)
+    assert np.abs(rows.numpy() - expected).max() < 1e-6
+
+
+def test_the_corrected_nystrom_attention_is_not_that_of_the_pinned_library() -> None:
+    golden = Golden("transmil_nystrom_0_0_9")
+    model = convert(golden.tensors, "transmil").model
+    expected = golden.get("logits", 2)
+    assert expected is not None
+    with torch.no_grad():
+        assert (model(golden.x(2)).logits - expected[0]).abs().max() > 0.01
+
+
+def test_a_wrong_entry_of_a_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tensors of the same shape that are exchanged change the numbers."""
+    golden = Golden("dsmil_2class")
+    exchanged = dict(golden.tensors)
+    names = ("b_classifier.q.0.bias", "b_classifier.q.2.bias")
+    exchanged[names[0]], exchanged[names[1]] = exchanged[names[1]], exchanged[names[0]]
+    monkeypatch.setattr(Golden, "tensors", exchanged)
+    assert compare_case(Case("dsmil_2class", "dsmil")).outputs > CLOSE
+
+
+def test_every_layout_is_compared() -> None:
+    compared = {case.aggregator for case in CASES}
+    assert set(layouts()) - compared == {"mean", "max"}  # one linear layer: no golden numbers

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scmil.errors import OptionError, UnknownNameError
+from scmil.models.aggregators import names as aggregators
+from scmil.training.optimisers import make_optimiser
+from scmil.training.recipes import Recipe, official, recipe, registry
+
+NAMES = [
+    "paper",
+    "paper-slides",
+    "mi-net",
+    "abmil",
+    "abmil-slides",
+    "dsmil",
+    "dsmil-slides",
+    "transmil",
+    "dtfd",
+    "ilra",
+]
+
+# ------------------------------------------------------------------------------------------ by name
+
+
+def test_recipes_are_named_after_methods() -> None:
+    assert registry.names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_named_recipe_accepts_changes(name: str) -> None:
+    assert recipe(name).epochs > 1
+    assert asdict(recipe(name, epochs=1)) == {**asdict(recipe(name)), "epochs": 1}
+    assert make_optimiser(recipe(name), [(nn.Parameter(torch.ones(2, 2)), True)]).param_groups
+
+
+def test_the_papers_recipe_is_the_default() -> None:
+    assert recipe("paper") == Recipe()
+
+
+def test_an_unknown_name_raises_with_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown recipe 'papr'\. Did you mean 'paper'\?"):
+        recipe("papr")
+
+
+def test_an_unknown_setting_raises_with_a_list_of_the_known_ones() -> None:
+    with pytest.raises(OptionError, match=r"rate.*It takes: epochs, learning_rate, weight_decay"):
+        recipe("paper", rate=1.0)
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "settings"),
+    [
+        (
+            "mean",
+            {
+                "optimiser": "adam",
+                "learning_rate": 1e-4,
+                "weight_decay": 1e-4,
+                "schedule": "constant",
+            },
+        ),
+        (
+            "abmil-gated",
+            {"optimiser": "adam", "learning_rate": 1e-4, "weight_decay": 1e-4, "epochs": 200},
+        ),
+        (
+            "dsmil",
+            {
+                "betas": (0.5, 0.9),
+                "learning_rate": 1e-4,
+                "weight_decay": 1e-3,
+                "final_rate": 5e-6,
+                "epochs": 50,
+            },
+        ),
+        (
+            "transmil",
+            {
+                "optimiser": "lookahead-radam",
+                "learning_rate": 2e-4,
+                "weight_decay": 1e-5,
+                "epochs": 200,
+            },
+        ),
+        (
+            "dtfd-afs",
+            {
+                "schedule": "steps",
+                "learning_rate": 1e-4,
+                "weight_decay": 1e-4,
+                "clip": 5.0,
+                "epochs": 200,
+            },
+        ),
+        ("dtfd-maxmin", {"schedule": "steps", "clip": 5.0}),
+        ("ilra", {"learning_rate": 1e-4, "weight_decay": 0.0, "schedule": "cosine", "epochs": 100}),
+        ("mi-net-rc", {"optimiser": "sgd", "schedule": "time-decay", "decay_weights_only": True}),
+    ],
+)
+def test_an_aggregator_has_the_recipe_of_its_authors(
+    aggregator: str, settings: dict[str, Any]
+) -> None:
+    actual = asdict(official(aggregator))
+    assert {name: actual[name] for name in settings} == settings
+
+
+@pytest.mark.parametrize("aggregator", aggregators())
+def test_official_recipes_need_no_validation_bags(aggregator: str) -> None:
+    assert official(aggregator).patience is None
+
+
+def test_an_unknown_aggregator_has_no_official_recipe() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"unknown aggregator 'dsmill'\. Did you mean 'dsmil'\?"
+    ):
+        official("dsmill")
+
+
+# ----------------------------------------------------------------------------------------- problems
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "wanted"),
+    [
+        ("epochs", 0, "a whole number from 1 to 100000"),
+        ("epochs", 10**9, "a whole number from 1 to 100000"),
+        ("epochs", 2.5, "a whole number from 1 to 100000"),
+        ("learning_rate", 0.0, "a number from 1e-12 to 1e+06"),
+        ("learning_rate", "fast", "a number from 1e-12 to 1e+06"),
+        ("learning_rate", math.inf, "a number from 1e-12 to 1e+06"),
+        ("weight_decay", -1e-9, "a number from 0 to 1e+06"),
+        ("final_rate", math.nan, "a number from 0 to 1e+06"),
+        ("clip", 0.0, "a number from 1e-12 to 1e+12"),
+        ("clip", True, "a number from 1e-12 to 1e+12"),
+        ("patience", 0, "a whole number from 1 to 100000"),
+        ("patience", 1.5, "a whole number from 1 to 100000"),
+        ("betas", (0.9, 1.0), "two numbers from 0 to below 1"),
+        ("betas", (0.9,), "two numbers from 0 to below 1"),
+        ("optimiser", "adamw", "one of adam, sgd, lookahead-radam, lookahead-radam-zhang"),
+        ("schedule", "linear", "one of cosine, constant, time-decay, steps"),
+    ],
+)
+def test_an_invalid_setting_raises(setting: str, value: Any, wanted: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        Recipe(**{setting: value})
+    assert str(caught.value) == f"{setting} = {value!r}: {wanted}."
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(OptionError) as caught:
+        Recipe(epochs=0, learning_rate=-1, optimiser="adamw", schedule="linear", clip=-2.0)
+    problems = str(caught.value).split("; ")
+    assert [problem.split(" = ")[0] for problem in problems] == [
+        "epochs", "learning_rate", "clip", "optimiser", "schedule",
+    ]  # fmt: skip
+
+
+def test_betas_may_be_a_list() -> None:
+    assert Recipe(betas=[0.5, 0.9]) == Recipe(betas=(0.5, 0.9))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------------------------- schedules
+
+
+def rates_of_torch(
+    make: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler],
+    rate: float,
+    epochs: int,
+) -> list[float]:
+    optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate)
+    scheduler, rates = make(optimiser), []
+    for _ in range(epochs):
+        rates.append(float(optimiser.param_groups[0]["lr"]))
+        optimiser.step()
+        scheduler.step()
+    return rates
+
+
+@pytest.mark.parametrize("final", [0.0, 5e-6])
+def test_the_cosine_schedule_equals_that_of_torch(final: float) -> None:
+    ours = Recipe(epochs=13, learning_rate=2e-4, final_rate=final)
+    expected = rates_of_torch(
+        lambda optimiser: torch.optim.lr_scheduler.CosineAnnealingLR(
+            optimiser, T_max=13, eta_min=final
+        ),
+        2e-4,
+        13,
+    )
+    assert [ours.rate(epoch, step=99) for epoch in range(13)] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_step_schedule_equals_that_of_torch() -> None:
+    ours = Recipe(epochs=10, learning_rate=1e-3, schedule="steps")
+    expected = rates_of_torch(
+        lambda optimiser: torch.optim.lr_scheduler.MultiStepLR(
+            optimiser, milestones=[5], gamma=0.2
+        ),
+        1e-3,
+        10,
+    )
+    assert [ours.rate(epoch, step=99) for epoch in range(10)] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_middle_of_an_odd_number_of_epochs_keeps_the_rate() -> None:
+    ours = Recipe(epochs=5, learning_rate=1.0, schedule="steps")
+    assert [ours.rate(epoch, 0) for epoch in range(5)] == [1, 1, 1, 0.2, 0.2]
+
+
+def test_time_decay_depends_only_on_the_steps() -> None:
+    ours = Recipe(learning_rate=5e-4, schedule="time-decay")
+    assert [
+        ours.rate(epoch, step) for epoch, step in ((0, 0), (7, 0), (0, 10_000), (3, 30_000))
+    ] == pytest.approx([5e-4, 5e-4, 5e-4 / 2, 5e-4 / 4])
+
+
+def test_the_constant_schedule_is_constant() -> None:
+    assert {
+        Recipe(schedule="constant", learning_rate=0.3).rate(epoch, 50 * epoch)
+        for epoch in range(40)
+    } == {0.3}
