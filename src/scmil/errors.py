@@ -1,63 +1,63 @@
-"""The errors a user can meet: each says what was met, what was expected, and what to do."""
+"""Exception classes. Each message states what was found, what was expected and what to do."""
 
 from __future__ import annotations
 
 
 class ScmilError(Exception):
-    """Anything that scmil refuses, so that `except scmil.ScmilError` catches our refusals and no bug."""
+    """Base class of the errors for invalid input; bugs raise other exceptions."""
 
 
 class UnknownNameError(ScmilError, LookupError):
-    """A name that is not registered; the message has the nearest one that is."""
+    """A name is not registered; the message contains the nearest registered name."""
 
 
 class OptionError(ScmilError, TypeError):
-    """An option that a registered thing does not take; the message lists those it does."""
+    """An option is unknown or invalid; the message lists the valid ones."""
 
 
 class MissingExtraError(ScmilError, ImportError):
-    """An optional dependency is not installed; the message is the command that installs it."""
+    """An optional dependency is not installed; the message contains the command to install it."""
 
 
 class BagError(ScmilError, ValueError):
-    """A bag that no model can read: empty, not a matrix, not finite."""
+    """A bag is invalid: empty, not a matrix, or not finite."""
 
 
 class ShapeError(BagError):
-    """Features of another dimension than the model was built for."""
+    """Features have another dimension than the model expects."""
 
 
 class ModelFileError(ScmilError, ValueError):
-    """A model folder that is incomplete, damaged, foreign or not meant for this version."""
+    """A model folder is incomplete, damaged, or written by another program or version."""
 
 
 class SplitError(ScmilError, ValueError):
-    """A split that the bags do not allow."""
+    """A split is invalid or not possible with these bags."""
 
 
 class DataError(ScmilError, ValueError):
-    """A data set that is missing, damaged or not what its name says."""
+    """Data are missing, damaged, or not of the expected kind."""
 
 
 class ConfigError(ScmilError, ValueError):
-    """An experiment file with mistakes; the message lists all of them."""
+    """An experiment config is invalid; the message lists all problems."""
 
 
 class SlideError(ScmilError, ValueError):
-    """A slide that cannot be opened, read or measured."""
+    """A slide cannot be opened or read, or its resolution is unknown."""
 
 
 class WeightsError(ScmilError, ValueError):
-    """Weights of an encoder that are missing, damaged or those of another network."""
+    """Weights of an encoder are missing, damaged, or belong to another network."""
 
 
 class DiskFullError(ScmilError, OSError):
-    """No space is left where results are written; every further slide would fail too."""
+    """No space is left on the disk of the results."""
 
 
 class OutputError(ScmilError, OSError):
-    """A folder that results cannot be written to."""
+    """A result cannot be written to this path."""
 
 
 class ClusterError(ScmilError, ConnectionError):
-    """A cluster that cannot be reached, or whose computers do not see what they need."""
+    """A cluster cannot be reached, or its nodes lack required files or resources."""

@@ -1,4 +1,4 @@
-"""The bag, where pixels and learning meet: one slide, molecule or picture, as the features of its instances."""
+"""Bags: the features of all instances of one slide, molecule or picture."""
 
 from __future__ import annotations
 
@@ -7,24 +7,37 @@ import hashlib
 import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, SupportsIndex, overload
 
-import torch
 from torch import Tensor
 
-from scmil.errors import BagError, DataError
-from scmil.fingerprint import Inputs, Mark
+from scmil.core.fingerprint import Inputs, Mark
 from scmil.core.shapes import Float
+from scmil.errors import BagError, DataError
 
-LARGEST_PX = 2**40  # of a coordinate from the corner of the slide; what is beyond is damage, and would overflow
-MOST_CLASSES = 10_000  # a label beyond is damage, or an id that was taken for a label
+# The largest coordinate; larger values are damage, and would overflow.
+LARGEST_PX = 2**40
+MOST_CLASSES = 10_000  # a larger label is damage, or an id in the wrong column
 
 
 @dataclass(frozen=True, eq=False)
 class Bag:
-    """The features of all instances of one thing that has one label.
+    """The features of all instances of one slide, molecule or picture, with one label.
 
+    Args:
+        id: Name of the bag, unique within a `BagSet`.
+        features: Matrix (n, p), one row per instance.
+        label: Number of the class, or None if unknown.
+        patient: Patient of the slide, or None if unknown.
+        instance_labels: Labels (n,) of the instances, for the few data sets that have them.
+        xy: Top-left corners (n, 2) of the tiles, in level-0 pixels of the slide.
+        provenance: Encoder, tile size, resolution and the like; JSON values.
+
+    Raises:
+        BagError: `xy` or `instance_labels` do not fit the features.
+
+    >>> import torch
     >>> Bag("molecule 1", torch.zeros(4, 166), label=1)
     Bag('molecule 1', 4 x 166, label=1)
     """
@@ -33,19 +46,33 @@ class Bag:
     features: Float[Tensor, "n p"]
     label: int | None = None
     patient: str | None = None
-    instance_labels: Tensor | None = None  # (n,), for the few data sets where instances are labelled
-    xy: Tensor | None = None  # (n, 2) top-left corners of the tiles, in level-0 pixels of the slide
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # encoder, tile size, mpp and the like; JSON
+    instance_labels: Tensor | None = None
+    xy: Tensor | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.xy is not None and self.xy.shape != (len(self.features), 2):
-            met, rows = tuple(self.xy.shape), len(self.features)
-            raise BagError(f"bag {self.id!r}: coordinates of shape {met}, but ({rows}, 2) is needed, x and y of each.")
-        if self.xy is not None and not bool(((self.xy >= -LARGEST_PX) & (self.xy <= LARGEST_PX)).all()):
-            raise BagError(f"bag {self.id!r}: coordinates that are NaN or beyond {LARGEST_PX} pixels. Make it again.")
-        if self.instance_labels is not None and self.instance_labels.shape != self.features.shape[:1]:
-            met, expected = tuple(self.instance_labels.shape), len(self.features)
-            raise BagError(f"bag {self.id!r}: instance labels of shape {met}, but ({expected},) is needed, one each.")
+            actual, rows = tuple(self.xy.shape), len(self.features)
+            raise BagError(
+                f"bag {self.id!r}: coordinates of shape {actual}, but ({rows}, 2) is needed, x and "
+                "y of each instance."
+            )
+        if self.xy is not None and not bool(
+            ((self.xy >= -LARGEST_PX) & (self.xy <= LARGEST_PX)).all()
+        ):
+            raise BagError(
+                f"bag {self.id!r}: coordinates that are NaN or beyond {LARGEST_PX} pixels. "
+                "Encode this slide again."
+            )
+        if (
+            self.instance_labels is not None
+            and self.instance_labels.shape != self.features.shape[:1]
+        ):
+            actual, expected = tuple(self.instance_labels.shape), len(self.features)
+            raise BagError(
+                f"bag {self.id!r}: instance labels of shape {actual}, but ({expected},) is needed, "
+                "one per instance."
+            )
 
     def __repr__(self) -> str:
         n, p = self.features.shape
@@ -53,9 +80,18 @@ class Bag:
 
 
 class BagSet(Sequence[Bag]):
-    """Bags in an order that does not change; `lazy` makes one whose features are read when a bag is asked for.
+    """An immutable sequence of bags; `BagSet.lazy` reads the features when a bag is accessed.
 
-    >>> bags = BagSet([Bag("a", torch.zeros(3, 2), 0), Bag("b", torch.ones(1, 2), 1), Bag("c", torch.ones(2, 2), 1)])
+    Args:
+        bags: The bags, with different ids.
+        classes: Name of each class; the numbers of the classes if None.
+
+    Raises:
+        DataError: Two bags have the same id, or a label has no class.
+
+    >>> import torch
+    >>> sizes = {"a": (3, 0), "b": (1, 1), "c": (2, 1)}
+    >>> bags = BagSet([Bag(name, torch.zeros(n, 2), label) for name, (n, label) in sizes.items()])
     >>> bags
     BagSet(3 bags, 1/2 of class 0/1)
     >>> bags.labels, bags.dim, bags.subset(["c", "a"]).ids, bags[1:].ids
@@ -70,7 +106,14 @@ class BagSet(Sequence[Bag]):
     def __init__(self, bags: Iterable[Bag], classes: Sequence[str] | None = None) -> None:
         bags = tuple(bags)
         labels, patients = [bag.label for bag in bags], [bag.patient for bag in bags]
-        self._fill([bag.id for bag in bags], {bag.id: bag for bag in bags}.__getitem__, labels, patients, classes, None)
+        self._fill(
+            [bag.id for bag in bags],
+            {bag.id: bag for bag in bags}.__getitem__,
+            labels,
+            patients,
+            classes,
+            None,
+        )
 
     @classmethod
     def lazy(
@@ -82,12 +125,27 @@ class BagSet(Sequence[Bag]):
         classes: Sequence[str] | None = None,
         mark: Callable[[str, Mark | None], Mark] | None = None,
     ) -> BagSet:
-        """A set of bags that are known by id, label and patient; `load(id)` reads one.
+        """Return a set of bags whose features are read by `load` when a bag is accessed.
 
-        `mark(id, before)` identifies the content of a bag without reading it, see `scmil.fingerprint`; where it is not given,
-        the bag is read and hashed.
+        Args:
+            ids: The ids of the bags.
+            load: Reads the bag with an id.
+            labels: The label of each bag; None if unknown.
+            patients: The patient of each bag; None if unknown.
+            classes: Name of each class; the numbers of the classes if None.
+            mark: Identifies the content of a bag without reading it, see `scmil.fingerprint`.
+                Without it, a bag is read and hashed.
 
-        >>> bags = BagSet.lazy(["a", "b"], lambda id: Bag(id, torch.zeros(2, 9), 1), labels=[1, 1])
+        Returns:
+            The bags.
+
+        Raises:
+            DataError: Two bags have the same id, or a label has no class.
+
+        >>> import torch
+        >>> def load(bag_id):
+        ...     return Bag(bag_id, torch.zeros(2, 9), 1)
+        >>> bags = BagSet.lazy(["a", "b"], load, labels=[1, 1])
         >>> bags, bags[0]
         (BagSet(2 bags, 0/2 of class 0/1), Bag('a', 2 x 9, label=1))
         """
@@ -110,17 +168,29 @@ class BagSet(Sequence[Bag]):
         highest = max((label for label in self.labels if label is not None), default=-1)
         if highest >= MOST_CLASSES:
             bag = self.ids[self.labels.index(highest)]
-            raise DataError(f"bag {bag!r} has label {highest}. Labels are numbers of classes, 0 to {MOST_CLASSES - 1}.")
+            raise DataError(
+                f"bag {bag!r} has label {highest}, but labels are class numbers from 0 to "
+                f"{MOST_CLASSES - 1}."
+            )
         self.classes = tuple(map(str, range(highest + 1))) if classes is None else tuple(classes)
-        self._load, self._mark = load, mark or (lambda id, before: Mark(f"sha256:{content_digest(load(id))}"))
-        self._position = {id: position for position, id in enumerate(self.ids)}
-        if twice := [id for position, id in enumerate(self.ids) if self._position[id] != position]:
-            raise DataError(f"bag {twice[0]!r} is there twice. Give every bag an id of its own.")
+        self._load, self._mark = (
+            load,
+            mark or (lambda bag_id, before: Mark(f"sha256:{content_digest(load(bag_id))}")),
+        )
+        self._position = {bag_id: position for position, bag_id in enumerate(self.ids)}
+        if twice := [
+            bag_id for position, bag_id in enumerate(self.ids) if self._position[bag_id] != position
+        ]:
+            raise DataError(f"two bags have the id {twice[0]!r}. Give every bag a different id.")
         if not len(self.ids) == len(self.labels) == len(self.patients):
-            met = f"{len(self.ids)} ids, {len(self.labels)} labels and {len(self.patients)} patients"
-            raise DataError(f"{met}: one label and one patient are needed for each bag.")
+            counts = (
+                f"{len(self.ids)} ids, {len(self.labels)} labels and {len(self.patients)} patients"
+            )
+            raise DataError(f"{counts}: one label and one patient are needed for each bag.")
         if highest >= len(self.classes):
-            raise DataError(f"label {highest}, but only {len(self.classes)} classes are named: {self.classes}.")
+            raise DataError(
+                f"label {highest}, but only {len(self.classes)} classes are named: {self.classes}."
+            )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -135,33 +205,42 @@ class BagSet(Sequence[Bag]):
         position = operator.index(which)
         bag = self._load(self.ids[position])
         expected = (self.ids[position], self.labels[position], self.patients[position])
-        if (met := (bag.id, bag.label, bag.patient)) != expected:
-            raise DataError(f"a bag was read whose id, label and patient are {met}, but {expected} was announced.")
+        if (actual := (bag.id, bag.label, bag.patient)) != expected:
+            raise DataError(
+                f"id, label and patient of a bag are {actual}, but {expected} was expected."
+            )
         return bag
 
     def subset(self, which: Iterable[SupportsIndex | str]) -> BagSet:
-        """The bags at these positions or with these ids, in this order; no features are read."""
+        """Return the bags at these positions or with these ids, without reading features."""
         at = [self._find(item) for item in which]
         labels, patients = [self.labels[i] for i in at], [self.patients[i] for i in at]
-        return BagSet.lazy([self.ids[i] for i in at], self._load, labels, patients, self.classes, self._mark)
+        return BagSet.lazy(
+            [self.ids[i] for i in at], self._load, labels, patients, self.classes, self._mark
+        )
 
-    def mark(self, id: str, before: Mark | None = None) -> Mark:
-        """What identifies the content of a bag; a file that is as it was `before` is not opened."""
+    def mark(self, bag_id: str, before: Mark | None = None) -> Mark:
+        """Return the identity of a bag's content; a file unchanged since `before` is not read."""
         try:
-            return self._mark(id, before)
+            return self._mark(bag_id, before)
         except OSError as error:
-            raise DataError(f"bag {id!r} cannot be read: {error}. Copy or encode it again.") from None
+            raise DataError(
+                f"bag {bag_id!r} cannot be read: {error}. Copy or encode it again."
+            ) from None
 
-    def inputs(self, before: Inputs | None = None, files: Mapping[str, str] | None = None) -> Inputs:
-        """What a result of these bags is made from; `files` are digests of further files that it depends on.
+    def inputs(
+        self, before: Inputs | None = None, files: Mapping[str, str] | None = None
+    ) -> Inputs:
+        """Return the inputs of a result of these bags; `files` are digests of further inputs.
 
+        >>> import torch
         >>> bags = BagSet([Bag("a", torch.zeros(3, 2), 0), Bag("b", torch.ones(1, 2), 1)])
         >>> other = BagSet([Bag("a", torch.zeros(3, 2), 0), Bag("b", torch.ones(1, 2) / 2, 1)])
         >>> other.inputs().changes_since(bags.inputs())
-        ['the features of 1 bag are others (b)']
+        ['the features of 1 bag changed (b)']
         """
         known = before.mark_by_id if before else {}
-        marks = tuple(self.mark(id, known.get(id)) for id in self.ids)
+        marks = tuple(self.mark(bag_id, known.get(bag_id)) for bag_id in self.ids)
         labels = tuple(None if label is None else self.classes[label] for label in self.labels)
         return Inputs(self.ids, labels, self.patients, marks, dict(files or {}))
 
@@ -169,18 +248,23 @@ class BagSet(Sequence[Bag]):
         if not isinstance(item, str):
             position = operator.index(item)
             if not 0 <= position < len(self):
-                raise DataError(f"there is no bag at position {position}: the {len(self)} bags are counted from 0.")
+                raise DataError(
+                    f"there is no bag at position {position}; the {len(self)} bags have positions "
+                    f"from 0 to {len(self) - 1}."
+                )
             return position
         if item not in self._position:
             near = difflib.get_close_matches(item, self.ids, n=1, cutoff=0)
-            raise DataError(f"there is no bag {item!r}." + (f" The nearest id is {near[0]!r}." if near else ""))
+            raise DataError(
+                f"there is no bag {item!r}." + (f" The nearest id is {near[0]!r}." if near else "")
+            )
         return self._position[item]
 
     @property
     def dim(self) -> int:
-        """The dimension of the features, as the first bag has it."""
+        """The feature dimension of the first bag."""
         if not self.ids:
-            raise DataError("a set without bags has no dimension.")
+            raise DataError("a set without bags has no feature dimension.")
         return self[0].features.shape[1]
 
     def __repr__(self) -> str:
@@ -191,9 +275,11 @@ class BagSet(Sequence[Bag]):
 
 
 def content_digest(bag: Bag) -> str:
-    """SHA-256 of a bag's arrays and provenance as they are in memory.
+    """Return the SHA-256 of a bag's arrays and provenance in memory.
 
-    >>> content_digest(Bag("a", torch.zeros(3, 2))) == content_digest(Bag("b", torch.zeros(3, 2), label=1))
+    >>> import torch
+    >>> x = torch.zeros(3, 2)
+    >>> content_digest(Bag("a", x)) == content_digest(Bag("b", x, label=1))
     True
     """
     found = hashlib.sha256(json.dumps(dict(bag.provenance), sort_keys=True, default=str).encode())
@@ -203,34 +289,3 @@ def content_digest(bag: Bag) -> str:
             found.update(f"{name} {array.dtype.str} {array.shape}".encode())
             found.update(array.data.cast("B") if array.size else b"")
     return found.hexdigest()
-
-
-def standardise(train: Sequence[Bag], *others: Sequence[Bag]) -> list[list[Bag]]:
-    """Bring every feature to zero mean and unit variance on the instances of `train`; others with the same numbers.
-
-    A feature that is constant in `train` stays zero there.
-
-    >>> [bags] = standardise([Bag("a", torch.tensor([[1.0, 5.0], [3.0, 5.0]]))])
-    >>> bags[0].features
-    tensor([[-1.,  0.], [ 1.,  0.]])
-    """
-    mean, deviation = moments(train)
-    return [
-        [
-            replace(bag, features=(bag.features - mean.to(bag.features.dtype)) / deviation.to(bag.features.dtype))
-            for bag in bags
-        ]
-        for bags in (train, *others)
-    ]
-
-
-def moments(bags: Sequence[Bag]) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each feature over all instances, in double; a constant feature gets deviation 1.
-
-    >>> moments([Bag("a", torch.tensor([[1.0, 5.0], [3.0, 5.0]]))])
-    (tensor([2., 5.], dtype=torch.float64), tensor([1., 1.], dtype=torch.float64))
-    """
-    instances = torch.cat([bag.features for bag in bags]).double()
-    deviation = instances.std(0, correction=0)
-    deviation[instances.amax(0) == instances.amin(0)] = 1  # rounding would give a tiny deviation, and huge features
-    return instances.mean(0), deviation

@@ -1,187 +1,233 @@
-"""What the atoms have learned: scmil atlas and scmil pca."""
+"""The commands atlas and pca."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scmil.cli import app
-from scmil.cli.options import Missing, Overwrite, device_of, progress_bars, say, say_failed
+from scmil.cli.options import (
+    VISUALISATION,
+    BagsWithCoordinates,
+    Device,
+    Format,
+    Json,
+    Key,
+    Missing,
+    Model,
+    Overwrite,
+    Seed,
+    device_of,
+)
+from scmil.cli.output import say, say_failed, say_json
+from scmil.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
 
-PANEL = "Seeing"
-
-Model = Annotated[Path, typer.Argument(help="A folder that scmil train wrote.")]
-Bags = Annotated[Path, typer.Argument(help="A folder of bags with coordinates, as the model was trained on.")]
 Labels = Annotated[
     Path | None,
-    typer.Option(help="A table of labels. [default: those that the model was trained with, in its predictions.csv]"),
+    typer.Option(
+        help="Table of labels.", show_default="the labels that the model was trained with"
+    ),
 ]
-Key = Annotated[str | None, typer.Option(help="Which encoder, if the folder has several.")]
-Format = Annotated[str | None, typer.Option("--format", help="The format of the folder, if it is not detected.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of what is drawn at random.")]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=VISUALISATION)
 def atlas(
     model: Model,
-    bags: Bags,
-    slides: Annotated[Path | None, typer.Option(help="The slides, for pictures; without them there are none.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the atlas. [default: MODEL/maps/atlas]")] = None,
-    tiles: Annotated[int, typer.Option(min=1, help="Pictures an atom.")] = 10,
-    per_slide: Annotated[int, typer.Option(min=1, help="Of them, at most so many of one slide.")] = 3,
+    bags: BagsWithCoordinates,
+    slides: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the slides. Without it the atlas has no tile images."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder.", show_default="MODEL/maps/atlas")
+    ] = None,
+    tiles: Annotated[int, typer.Option(min=1, help="Number of tile images per atom.")] = 10,
+    per_slide: Annotated[
+        int, typer.Option(min=1, help="Maximum number of tile images from one slide, per atom.")
+    ] = 3,
     labels: Labels = None,
     missing: Missing = None,
     held_out: Annotated[
-        bool, typer.Option("--held-out", help="Compare classes only on slides that the model has not seen.")
+        bool,
+        typer.Option(
+            "--held-out",
+            help="Compare classes only on slides that were not used to train the model.",
+        ),
     ] = False,
     key: Key = None,
-    format: Format = None,
+    format_name: Format = None,
     device: Device = "auto",
     seed: Seed = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Show what each atom has learned: scmil atlas model/ bags/ --slides slides/
+    """Show what each atom of the sparse coding layer responds to.
 
-    For each atom the tiles that use it most, how often and in which classes, the attention it gets, and the atoms it goes
-    with. OUT gets a page (index.html), a table, classes for QuPath, and JSON. Slides that cannot be read are written to
-    OUT/failures.csv, and the others go on. What is there already is kept.
+    Example: `scmil atlas model/ bags/ --slides slides/`
+
+    An atom is a learned column of the dictionary of the sparse coding layer; a tile is represented
+    by a few atoms. For each atom, the atlas shows the tiles with the largest codes, how often the
+    atom is used in each class, the attention of these tiles, and the atoms it occurs with. The
+    output is a page (index.html), a CSV table, a GeoJSON file per slide for QuPath, and JSON.
+    Slides that fail are listed in OUT/failures.csv and skipped. Existing results are kept if
+    their inputs have not changed.
     """
-    from scmil.viz.atlas_page import make_atlas
+    from scmil.viz.atlas import make_atlas
 
-    with _stages(as_json) as progress:
+    with progress_bars(as_json) as bars:
         made = make_atlas(
-            model, _open(model, bags, labels, missing, key, format), out, slides=slides, tiles=tiles, per_slide=per_slide,
-            held_out=held_out, seed=seed, device=device_of(device), overwrite=overwrite, progress=progress,
-        )  # fmt: skip
-    ranked = made.atlas.ranked
+            model,
+            _open_bags(model, bags, labels, missing, key, format_name),
+            out,
+            slides=slides,
+            tiles=tiles,
+            per_slide=per_slide,
+            held_out=held_out,
+            seed=seed,
+            device=device_of(device),
+            overwrite=overwrite,
+            progress=bars.callback,
+        )
+    ranked, dead, duplicates = made.atlas.ranked, made.atlas.dead, made.atlas.duplicates
     if as_json:
-        page = {
-            "out": str(made.out),
-            "atoms": len(made.atlas.atoms),
-            "ranked": [atom.atom for atom in ranked],
-            "dead": [atom.atom for atom in made.atlas.dead],
-            "duplicates": {atom.atom: atom.duplicate_of for atom in made.atlas.duplicates},
-            "failed": made.failed,
-        }
-        say(json.dumps(page, indent=2))
+        say_json(
+            {
+                "out": str(made.out),
+                "atoms": len(made.atlas.atoms),
+                "ranked": [atom.atom for atom in ranked],
+                "dead": [atom.atom for atom in dead],
+                "duplicates": {atom.atom: atom.duplicate_of for atom in duplicates},
+                "failed": made.failed,
+            }
+        )
     else:
         for atom in ranked[:3]:
             say(atom.sentence)
-        dead, same = len(made.atlas.dead), len(made.atlas.duplicates)
-        say(f"{len(ranked)} atoms, {dead} dead and {same} duplicates besides. Look at {made.out / 'index.html'}")
-    _say_failed(made.failed, as_json)
+        say(
+            f"{len(ranked)} atoms; {len(dead)} dead atoms and {len(duplicates)} duplicates are "
+            f"listed separately. Open {made.out / 'index.html'}"
+        )
+    _fail_if_any(made.failed, as_json)
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=VISUALISATION)
 def pca(
     model: Model,
-    bags: Bags,
-    others: Annotated[list[Path] | None, typer.Option("--with", help="A further model; may be given again.")] = None,
-    annotations: Annotated[
-        Path | None, typer.Option(help="Folder of <slide>.geojson or .xml: colours are then tumour and other tiles.")
+    bags: BagsWithCoordinates,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--with", help="Folder of another model to draw. May be repeated."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The picture; .svg and .csv are written beside it.")] = Path("pca.png"),
-    tiles: Annotated[int, typer.Option(min=10, help="How many tiles, half of each colour.")] = 1500,
+    annotations: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of annotations: SLIDE.xml (ASAP) or SLIDE.geojson (QuPath). Colours then "
+            "show tumour and other tiles, instead of the labels of the slides."
+        ),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Output image; .svg and .csv files are written next to it.")
+    ] = Path("pca.png"),
+    tiles: Annotated[
+        int, typer.Option(min=10, help="Number of tiles to draw, half of each colour.")
+    ] = 1500,
     labels: Labels = None,
     missing: Missing = None,
     key: Key = None,
-    format: Format = None,
+    format_name: Format = None,
     seed: Seed = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Draw tiles as models see them, in two principal components: scmil pca plain/ bags/ --with ilra/ --with sc/
+    """Plot the tile representations of one or more models by PCA.
 
-    Of a model with sparse coding its codes, of ILRA what it pools, of others the embedding. The number in each title says
-    how well a straight line in the plane tells the colours apart, on slides that it was not fitted to.
+    Example: `scmil pca plain/ bags/ --with ilra/ --with sc/`
+
+    The representation is the sparse code for models with sparse coding, the input of the pooling
+    for ILRA, and the embedding for other models. The number in each title measures how well a
+    straight line in the plane separates the colours, on slides it was not fitted to.
     """
     from scmil.viz.pca import draw_pca
 
-    with _stages(as_json) as progress:
-        models = [model, *(others or [])]
+    models = [model, *(others or [])]
+    with progress_bars(as_json) as bars:
         drawn = draw_pca(
-            models, _open(model, bags, labels, missing, key, format), out, annotations=annotations, tiles=tiles, seed=seed,
-            overwrite=overwrite, progress=progress,
-        )  # fmt: skip
+            models,
+            _open_bags(model, bags, labels, missing, key, format_name),
+            out,
+            annotations=annotations,
+            tiles=tiles,
+            seed=seed,
+            overwrite=overwrite,
+            progress=bars.callback,
+        )
     if as_json:
         panels = [
-            {"model": str(path), "name": panel.name, "explained": list(panel.explained), "auc": panel.auc}
+            {
+                "model": str(path),
+                "name": panel.name,
+                "explained": list(panel.explained),
+                "auc": panel.auc,
+            }
             for path, panel in zip(models, drawn.panels, strict=True)
         ]
-        page = {
-            "out": [str(path) for path in drawn.files],
-            "tiles": drawn.counts,
-            "panels": panels,
-            "left_out": drawn.left_out,
-        }
-        say(json.dumps({**page, "failed": drawn.failed}, indent=2))
+        say_json(
+            {
+                "out": [str(path) for path in drawn.files],
+                "tiles": drawn.counts,
+                "panels": panels,
+                "left_out": drawn.left_out,
+                "failed": drawn.failed,
+            }
+        )
     else:
         for panel in drawn.panels:
             say(f"{panel.name}, {panel.about}: {panel.separation}")
         if drawn.left_out:
-            say(f"left out, without annotations or label: {', '.join(drawn.left_out)}", err=True)
-        say(f"Look at {', '.join(str(path) for path in drawn.files)}")
-    _say_failed(drawn.failed, as_json)
+            names = ", ".join(drawn.left_out)
+            say(f"skipped slides without an annotation or a label: {names}", err=True)
+        say(f"Written: {', '.join(str(path) for path in drawn.files)}")
+    _fail_if_any(drawn.failed, as_json)
 
 
-# ------------------------------------------------------------------------------------------------------------- helpers
+# ------------------------------------------------------------------------------------------ helpers
 
 
-def _open(
-    model: Path, bags: Path, table: Path | None, missing: str | None, key: str | None, format: str | None
+def _open_bags(
+    model: Path,
+    bags: Path,
+    table: Path | None,
+    missing: str | None,
+    key: str | None,
+    format_name: str | None,
 ) -> BagSet:
-    """The bags with the labels of a table, or with those that the model was trained with; its classes, in its order."""
+    """Open bags with the labels of a table, or with those that the model was trained with.
+
+    The classes and their order are those of the model.
+    """
     from scmil.bags.datasets import words_of
     from scmil.bags.formats import open_bags
     from scmil.bags.labels import read_labels
-    from scmil.studies import load_study
+    from scmil.models.predictions_file import read_training_labels
+    from scmil.studies import load_trained_model
 
-    _, study = load_study(model)
-    own = model / "predictions.csv"
-    known = None
+    _, study = load_trained_model(model)
+    labels = read_training_labels(model, study["classes"])
     if table is not None:
-        known = read_labels(table, classes=study["classes"], missing=words_of(missing))
-    elif own.is_file():
-        known = read_labels(own, label="y_true", classes=study["classes"], missing=())
-    return open_bags(bags, format, labels=known, key=key)
+        labels = read_labels(table, classes=study["classes"], missing=words_of(missing))
+    return open_bags(bags, format_name, labels=labels, key=key)
 
 
-def _say_failed(failed: dict[str, str], quiet: bool) -> None:
-    """Some slides that failed make the command fail."""
+def _fail_if_any(failed: dict[str, str], as_json: bool) -> None:
+    """Print the failed slides and exit with code 1 if there are any."""
     if not failed:
         return
-    if not quiet:
+    if not as_json:
         say_failed(failed)
         say(f"{len(failed)} slides failed", err=True)
     raise typer.Exit(1)
-
-
-@contextmanager
-def _stages(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Bars that stages of the work add and move; nothing where nobody looks."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with progress_bars(console=Console(stderr=True)) as bars:
-        tasks: dict[str, int] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
-
-        yield tell

@@ -1,147 +1,253 @@
-"""Verbs of bags: import, export, audit."""
+"""Commands for feature bags: import, export, audit."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scmil.cli import app
-from scmil.cli.options import Missing, Overwrite, say, say_failed
+from scmil.cli.options import (
+    BAGS,
+    Format,
+    Json,
+    Key,
+    LabelColumn,
+    Missing,
+    Overwrite,
+    RetryFailed,
+)
+from scmil.cli.output import say, say_failed
 
-PANEL = "Bags, whoever made them"
+if TYPE_CHECKING:
+    from scmil.bags.bag import BagSet
+    from scmil.bags.labels import Labels
+    from scmil.bags.splits import Split
 
-Bags = Annotated[Path, typer.Argument(help="A folder of features: ours, CLAM's, TRIDENT's, … (scmil ls formats).")]
-Format = Annotated[str | None, typer.Option("--format", help="Its format, if it is not detected.")]
-Key = Annotated[str | None, typer.Option(help="Which encoder, if the folder has several.")]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+Bags = Annotated[
+    Path,
+    typer.Argument(help="Folder of bags, in any supported format (scmil ls formats)."),
+]
 TrustPickle = Annotated[
-    bool, typer.Option("--trust-pickle", help="Read a file of pickled arrays (DTFD); nothing but arrays is admitted.")
+    bool,
+    typer.Option(
+        "--trust-pickle",
+        help="Read pickled features (DTFD-MIL). Only arrays are read; no code in the file is run.",
+    ),
 ]
-MppOf = Annotated[
-    float | None, typer.Option(help="Microns per pixel of the slides, where coordinates are in microns (STAMP).")
+SlideMpp = Annotated[
+    float | None,
+    typer.Option(
+        "--mpp-of",
+        help="Microns per pixel of the slides at full resolution, if the coordinates are in "
+        "microns (STAMP).",
+    ),
 ]
-LabelColumn = Annotated[str | None, typer.Option(help="The column of the labels, if it has an unusual name.")]
 
 
-@app.command("import", rich_help_panel=PANEL)
+@app.command("import", rich_help_panel=BAGS)
 def import_(
     folder: Bags,
-    out: Annotated[Path, typer.Option(help="Folder of our bags.")],
-    format: Format = None,
+    out: Annotated[Path, typer.Option(help="Folder for the scmil bags.")],
+    format_name: Format = None,
     key: Key = None,
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
-    mpp_of: MppOf = None,
+    mpp_of: SlideMpp = None,
     trust_pickle: TrustPickle = False,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try those of failures.csv again.")] = False,
+    retry_failed: RetryFailed = False,
     as_json: Json = False,
 ) -> None:
-    """Convert another tool's features into bags of ours. It is not needed: every verb that takes bags takes those too."""
-    from scmil.bags.hdf5 import check_dtype, write_bag
+    """Convert features of another tool to scmil bags.
+
+    Example: `scmil import trident_job/ --out bags/`
+
+    Conversion is optional: every command that reads bags also reads the formats of other tools.
+    """
+    from scmil.bags.encoder_names import statement_of, with_tool
     from scmil.bags.formats import open_bags
-    from scmil.core.jobs.work import Ledger, for_each, safe_name
+    from scmil.bags.hdf5 import check_dtype, write_bag
+    from scmil.core.jobs.failure_log import FailureLog
+    from scmil.core.jobs.locks import safe_name
+    from scmil.core.jobs.resume import for_each
 
     check_dtype(dtype)
-    bags = open_bags(folder, format, key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of)
-    positions = {id: position for position, id in enumerate(bags.ids)}
+    bags = open_bags(folder, format_name, key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of)
+    positions = {bag_id: position for position, bag_id in enumerate(bags.ids)}
+    statements: set[str] = set()
 
-    def target(id: str) -> Path:
-        return out / f"{safe_name(id)}.h5"
+    def target(bag_id: str) -> Path:
+        return out / f"{safe_name(bag_id)}.h5"
+
+    def convert(bag_id: str) -> None:
+        bag = with_tool(bags[positions[bag_id]])
+        statements.add(statement_of(bag.provenance) or "")
+        write_bag(bag, target(bag_id), dtype)
 
     outcome = for_each(
         bags.ids,
-        lambda id: write_bag(bags[positions[id]], target(id), dtype),
+        convert,
         target=target,
-        ledger=Ledger(out),
+        failure_log=FailureLog(out),
         stage="import",
         retry_failed=retry_failed,
         name=str,
-        source=lambda id: folder,
+        source=lambda bag_id: folder,
     )
-    failures = [failure for failure in Ledger(out).read() if failure.slide in outcome.failed]
+    failures = [failure for failure in FailureLog(out).read() if failure.slide in outcome.failed]
     if as_json:
-        page = {key: list(getattr(outcome, key)) for key in ("done", "kept", "failed", "taken")}
-        say(json.dumps({"out": str(out), **page, "failures": [f._asdict() for f in failures]}, indent=2))
+        states = {key: list(getattr(outcome, key)) for key in ("done", "kept", "failed", "taken")}
+        rows = [failure._asdict() for failure in failures]
+        page: dict[str, object] = {"out": str(out), **states, "failures": rows}
+        if statements - {""}:
+            page["encoder"] = sorted(statements - {""})
+        say(json.dumps(page, indent=2))
     else:
         say(f"import: {outcome}")
+        for statement in sorted(statements - {""}):
+            say(f"note: {statement}.", err=True)
         say_failed({failure.slide: failure.cause for failure in failures})
     if outcome.failed:
         raise typer.Exit(1)
 
 
-@app.command(rich_help_panel=PANEL)
-def export(
+@app.command("export", rich_help_panel=BAGS)
+def export_(
     folder: Bags,
-    to: Annotated[str, typer.Option(help="The other tool: clam, trident or torchmil.")],
-    out: Annotated[Path, typer.Option(help="Folder of its files.")],
-    labels: Annotated[Path | None, typer.Option(help="A table of labels, to be written too.")] = None,
+    to: Annotated[str, typer.Option(help="Format to write: clam, trident or torchmil.")],
+    out: Annotated[Path, typer.Option(help="Folder for the exported files.")],
+    labels: Annotated[
+        Path | None, typer.Option(help="Table of labels, which is exported as labels.csv.")
+    ] = None,
     label: LabelColumn = None,
     missing: Missing = None,
-    format: Format = None,
+    splits: Annotated[
+        Path | None,
+        typer.Option(help="Split file, or folder of split files, which is exported as well."),
+    ] = None,
+    splits_format: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of the exported splits: clam, transmil, mil_baseline, patho_bench, "
+            "torchmil or stamp.",
+            show_default="that of the tool; patho_bench for trident",
+        ),
+    ] = None,
+    format_name: Format = None,
     key: Key = None,
-    mpp_of: MppOf = None,
+    mpp_of: SlideMpp = None,
     trust_pickle: TrustPickle = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write bags as another tool reads them. What is there is kept, so the same command goes on where it was stopped."""
-    from scmil.bags.formats import export as export_bags
-    from scmil.bags.formats import open_bags
+    """Write bags, labels and splits in the format of another tool.
 
+    Example: `scmil export bags/ --to clam --out clam/`
+
+    Bags that were exported before are kept, so an interrupted export can be continued with the
+    same command.
+    """
+    from scmil.bags.formats import build_writer, export_bags, open_bags
+
+    build_writer(to)
+    table = _read_label_table(labels, label, missing)
     bags = open_bags(
-        folder, format, _labels(labels, label, missing), key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of
+        folder, format_name, table, key=key, trust_pickle=trust_pickle, slide_mpp=mpp_of
     )
+    # Before the bags, which may take hours: invalid splits are an error.
+    split_files = _export_splits(splits, bags, out, to, splits_format, overwrite)
     result = export_bags(bags, out, to, overwrite=overwrite)
     if as_json:
-        say(json.dumps({"out": str(out), **{k: list(v) for k, v in result._asdict().items()}}, indent=2))
+        page = {key: list(value) for key, value in result._asdict().items()}
+        if splits is not None:
+            page["splits"] = [str(path) for path in split_files]
+        say(json.dumps({"out": str(out), **page}, indent=2))
         return
-    say(f"{len(result.written)} bags written for {to} into {out}, {len(result.kept)} were there")
+    say(
+        f"export: {len(result.written)} bags written for {to} into {out}, "
+        f"{len(result.kept)} kept from before"
+    )
+    if split_files:
+        say(f"export: {len(split_files)} split files written into {split_files[0].parent}")
 
 
-@app.command("audit", rich_help_panel=PANEL)
+@app.command("audit", rich_help_panel=BAGS)
 def audit_(
     folder: Bags,
     labels: Annotated[
-        Path | None, typer.Argument(help="A table of labels: case_id, slide_id, label, or the like.")
+        Path | None,
+        typer.Argument(help="Table of labels, with columns such as case_id, slide_id and label."),
     ] = None,
     label: LabelColumn = None,
     missing: Missing = None,
-    splits: Annotated[Path | None, typer.Option(help="A split file, or a folder of them, to look for leaks.")] = None,
-    format: Format = None,
+    splits: Annotated[
+        Path | None,
+        typer.Option(help="Split file, or folder of split files, to check for data leakage."),
+    ] = None,
+    format_name: Format = None,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Look for what spoils a study before it is trained: mixed encoders, missing labels, leaks, duplicates, NaN.
+    """Check bags, labels and splits for problems before training.
 
-    Ends with exit code 1 if there is an error among the findings.
+    Example: `scmil audit bags/ labels.csv`
+
+    Reports mixed encoders, missing labels, data leakage, duplicates, NaN and more. The exit code
+    is 1 if there is at least one error among the findings.
     """
     from scmil.bags.audit import audit
     from scmil.bags.formats import open_bags
 
-    table = _labels(labels, label, missing)
-    bags = open_bags(folder, format, table, key=key)
-    found = audit(bags, table, _splits(splits, bags))
+    table = _read_label_table(labels, label, missing)
+    bags = open_bags(folder, format_name, table, key=key)
+    result = audit(bags, table, _read_splits(splits, bags))
     if as_json:
-        say(json.dumps(found.as_json(), indent=2))
+        say(json.dumps(result.as_json(), indent=2))
     else:
-        for line in found.lines():
+        for line in result.lines():
             say(line)
-    if not found.ok:
+    if not result.ok:
         raise typer.Exit(1)
 
 
-def _labels(path: Path | None, label: str | None, missing: str | None) -> Any:
+def _read_label_table(path: Path | None, label: str | None, missing: str | None) -> Labels | None:
+    """Read the table of labels, if one is given."""
     from scmil.bags.datasets import words_of
     from scmil.bags.labels import read_labels
 
     return None if path is None else read_labels(path, label=label, missing=words_of(missing))
 
 
-def _splits(path: Path | None, bags: Any) -> Any:
+def _read_splits(path: Path | None, bags: BagSet) -> list[list[Split]] | None:
+    """Read the splits to audit; without patients, because leakage is a finding and not an error."""
     if path is None:
         return None
     from scmil.bags.split_files import read_splits
 
-    return read_splits(path, bags.ids).splits  # without patients: a leak is a finding here, and no refusal
+    return read_splits(path, bags.ids).splits
+
+
+def _export_splits(
+    path: Path | None, bags: BagSet, out: Path, to: str, format_name: str | None, overwrite: bool
+) -> list[Path]:
+    """Write the splits in the format of the other tool, and return the files."""
+    from scmil.bags.checks import patients_of
+    from scmil.bags.split_files import read_splits
+    from scmil.bags.split_writers import SPLIT_FORMATS, write_repeats
+    from scmil.errors import OptionError
+
+    if path is None:
+        if format_name is not None:
+            raise OptionError("--splits-format is given without --splits. Give --splits FILE too.")
+        return []
+    patients = patients_of(bags)
+    return write_repeats(
+        out,
+        read_splits(path, bags.ids, patients).splits,
+        bags.ids,
+        format_name or SPLIT_FORMATS.get(to, to),
+        labels=bags.labels,
+        patients=patients,
+        overwrite=overwrite,
+    )

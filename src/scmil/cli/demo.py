@@ -1,4 +1,4 @@
-"""The verb demo."""
+"""The command demo."""
 
 from __future__ import annotations
 
@@ -8,81 +8,124 @@ from typing import Annotated
 import typer
 
 from scmil.cli import app
-from scmil.cli.learning import PANEL, run_plan
-from scmil.cli.options import say
+from scmil.cli.options import TRAINING, Jobs, Json, Repeats, Seed
+from scmil.cli.output import say
+from scmil.cli.progress import slide_progress
+from scmil.cli.run import run_plan
 
 
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=TRAINING)
 def demo(
     dataset: Annotated[
-        str | None, typer.Option(help="A benchmark instead of painted slides: musk1, elephant, … (scmil ls datasets).")
+        str | None,
+        typer.Option(
+            help="Use this benchmark data set instead of synthetic slides: musk1, elephant, ... "
+            "(scmil ls datasets)."
+        ),
     ] = None,
-    slides: Annotated[int, typer.Option(min=8, help="Slides to paint.")] = 24,
-    folds: Annotated[int | None, typer.Option(min=2, help="Folds of the cross-validation. [default: 4; 10]")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How often the folds are dealt anew.")] = 2,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs a model, for a benchmark.")] = 40,
-    seed: Annotated[int, typer.Option(min=0, help="Of the slides, folds, initial weights and the order of bags.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results; default: one below runs/.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Arms to train at the same time; default: one a core.")
+    slides: Annotated[int, typer.Option(min=8, help="Number of synthetic slides.")] = 24,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Number of cross-validation folds.",
+            show_default="4 for slides, 10 for a data set",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    repeats: Repeats = 2,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Number of training epochs (only with --dataset).")
+    ] = 40,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output folder.", show_default="a folder in runs/"),
+    ] = None,
+    jobs: Jobs = None,
+    as_json: Json = False,
 ) -> None:
-    """Show the whole way, from painted slides to a report with heatmaps: under five minutes on two cores.
+    """Run the whole pipeline on synthetic slides, up to a report with heatmaps.
 
-    Or, with --dataset musk1, compare a model with and without sparse coding on a real benchmark: two minutes.
-    A second start finds what the first has made.
+    Takes less than five minutes on two cores. With `--dataset musk1` it compares a model with
+    and without sparse coding on a benchmark data set instead, in about two minutes. Repeating the
+    command reuses existing results.
     """
     if dataset is None:
-        _slides(slides, folds or 4, repeats, seed, out, jobs, as_json)
+        _run_slide_demo(slides, folds or 4, repeats, seed, out, jobs, as_json)
     else:
-        _benchmark(dataset, folds or 10, repeats, epochs, seed, out, jobs, as_json)
+        _run_benchmark_demo(dataset, folds or 10, repeats, epochs, seed, out, jobs, as_json)
 
 
-def _slides(
-    slides: int, folds: int, repeats: int, seed: int, out: Path | None, jobs: int | None, as_json: bool
+def _run_slide_demo(
+    slides: int,
+    folds: int,
+    repeats: int,
+    seed: int,
+    out: Path | None,
+    jobs: int | None,
+    as_json: bool,
 ) -> None:
     from scmil.demo import slides as stages
-    from scmil.cli.slides import slide_bars
     from scmil.studies.plan import make_plan
 
-    def tell(words: str) -> None:
+    def announce(text: str) -> None:
         if not as_json:
-            say(words, err=True)
+            say(text, err=True)
 
     folder = out or Path("runs") / f"demo-slides-{slides}-{seed}"
-    tell(f"1. Painting {slides} slides that look like H&E, half of them with a tumour, into {folder / 'slides'}")
+    announce(
+        f"1. Generating {slides} synthetic H&E slides, half of them with a tumour, in "
+        f"{folder / 'slides'}"
+    )
     labels = stages.make_slides(folder, slides, seed)
-    tell(f"2. Finding tissue, laying tiles, encoding them with {stages.ENCODER}: look at {folder / 'work' / 'tiles'}")
-    with slide_bars(as_json) as bars:
-        bars.total("tile and encode", 2 * slides)
-        bags = stages.make_bags(folder, bars.slide)
-    tell("3. Training without sparse coding, with it, and with a plain layer in its place, by cross-validation")
-    plan = make_plan(stages.document(bags, labels, folds, repeats, seed), "demo")
+    announce(
+        f"2. Detecting tissue, tiling, encoding with {stages.ENCODER}; images of the tiles: "
+        f"{folder / 'work' / 'tiles'}"
+    )
+    with slide_progress(as_json) as progress:
+        progress.start("tile and encode", 2 * slides)
+        bags = stages.make_bags(folder, progress.finish_slide)
+    announce(
+        "3. Cross-validating three methods: ABMIL without sparse coding, with sparse coding, and "
+        "with a linear layer instead"
+    )
+    plan = make_plan(stages.slides_config(bags, labels, folds, repeats, seed), "demo")
     run = folder / "run"
 
-    def look() -> None:
-        tell(f"4. Training a model without and one with sparse coding to keep, in {folder / 'models'}")
+    def draw_pictures() -> None:
+        announce(
+            f"4. Training one model without and one with sparse coding, in {folder / 'models'}"
+        )
         models = stages.train_models(folder, bags, labels, seed)
-        tell(
-            "5. Looking at slides that they did not see: heatmaps, lesions found, PCA, the atlas of atoms; then the report"
+        announce(
+            "5. Evaluating them on the test slides: heatmaps, lesion localisation, PCA, atlas of "
+            "atoms, report"
         )
         if not (run / "pictures" / "pictures.json").is_file():
-            stages.look(folder, run, bags, labels, models, seed)
+            stages.draw_pictures(folder, run, bags, labels, models, seed)
 
-    run_plan(plan, run, jobs, None, None, as_json, before_report=look)
-    kept = folder / "models" / "sparse_coding"
-    beside = folder / "models" / "plain"
-    tell(f"Look around in the slides: scmil view {kept} {folder / 'slides'} --with {beside}")
+    run_plan(plan, run, jobs, None, None, as_json, before_report=draw_pictures)
+    with_sc, without_sc = folder / "models" / "sparse_coding", folder / "models" / "plain"
+    announce(
+        "To see the slides and models in the browser: "
+        f"scmil view {with_sc} {folder / 'slides'} --with {without_sc}"
+    )
 
 
-def _benchmark(
-    dataset: str, folds: int, repeats: int, epochs: int, seed: int, out: Path | None, jobs: int | None, as_json: bool
+def _run_benchmark_demo(
+    dataset: str,
+    folds: int,
+    repeats: int,
+    epochs: int,
+    seed: int,
+    out: Path | None,
+    jobs: int | None,
+    as_json: bool,
 ) -> None:
-    from scmil.demo.benchmark import document
+    from scmil.demo.benchmark import benchmark_config
     from scmil.studies.plan import make_plan
 
-    plan = make_plan(document(dataset, folds, repeats, epochs, seed), "demo")
+    plan = make_plan(benchmark_config(dataset, folds, repeats, epochs, seed), "demo")
     if not as_json:
         say(f"{plan.title}\n{plan.about}\n{repeats} x {folds} folds, {epochs} epochs.", err=True)
     folder = out or Path("runs") / f"demo-{plan.datasets[0]}-{repeats}x{folds}-{epochs}-{seed}"

@@ -1,125 +1,164 @@
-"""Pictures of what a model looks at: scmil heatmap."""
+"""The command heatmap."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scmil.cli import app
-from scmil.cli.options import Overwrite, device_of, progress_bars, say, say_failed
+from scmil.cli.options import (
+    VISUALISATION,
+    Annotations,
+    BagsWithCoordinates,
+    Device,
+    Format,
+    Json,
+    Key,
+    Model,
+    Overwrite,
+    device_of,
+)
+from scmil.cli.output import say, say_failed, say_json
+from scmil.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
 
-PANEL = "Seeing"
 
-
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=VISUALISATION)
 def heatmap(
-    model: Annotated[Path, typer.Argument(help="A folder that scmil train wrote.")],
-    bags: Annotated[Path, typer.Argument(help="A folder of bags with coordinates, ours or another tool's.")],
+    model: Model,
+    bags: BagsWithCoordinates,
     slides: Annotated[
-        Path | None, typer.Option(help="Folder of the slides; without it the maps lie on a plain ground.")
+        Path | None,
+        typer.Option(
+            help="Folder of the slides. Without it the heatmaps have a plain background.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the pictures; default: MODEL/maps/SCORE.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output folder.", show_default="MODEL/maps/SCORE"),
+    ] = None,
     score: Annotated[
-        str, typer.Option(help="attention, ratio, probability, probability:CLASS, lambda, sparsity or atom:K.")
+        str,
+        typer.Option(
+            help="Score to draw: attention, ratio (attention x number of tiles), probability (of a "
+            "bag that contains only this tile) or probability:CLASS; with sparse coding also "
+            "lambda (sparsity parameter), sparsity (fraction of zero codes) or atom:K (code of "
+            "atom K)."
+        ),
     ] = "attention",
     same_scale: Annotated[
-        bool, typer.Option("--same-scale", help="The same colours for the same values on all slides.")
+        bool,
+        typer.Option("--same-scale", help="Use one colour scale for all slides."),
     ] = False,
-    annotations: Annotated[
-        Path | None, typer.Option(help="Folder of <slide>.xml (ASAP) or <slide>.geojson; default: that of the slides.")
-    ] = None,
+    annotations: Annotations = None,
     labels: Annotated[
-        Path | None, typer.Option(help="A table of labels, for slides that the model was not made with.")
+        Path | None,
+        typer.Option(
+            help="Table of labels to show in the captions.",
+            show_default="the labels that the model was trained with",
+        ),
     ] = None,
-    tiff: Annotated[bool, typer.Option("--tiff", help="Also a pyramid to lay over the slide in a viewer.")] = False,
+    tiff: Annotated[
+        bool,
+        typer.Option("--tiff", help="Also write a pyramidal TIFF overlay for slide viewers."),
+    ] = False,
     geojson: Annotated[
-        bool, typer.Option("--geojson/--no-geojson", help="Also the tiles with their scores for QuPath.")
+        bool,
+        typer.Option(
+            "--geojson/--no-geojson", help="Also write the tiles with their scores for QuPath."
+        ),
     ] = True,
-    only: Annotated[str | None, typer.Option(help="Slides whose name fits, such as 'tumor_*'.")] = None,
-    key: Annotated[str | None, typer.Option(help="Which encoder, if the folder of bags has several.")] = None,
-    format: Annotated[str | None, typer.Option("--format", help="The format of the bags, if not detected.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")] = "auto",
+    only: Annotated[
+        str | None, typer.Option(help="Draw only the slides whose name matches, such as 'tumor_*'.")
+    ] = None,
+    key: Key = None,
+    format_name: Format = None,
+    device: Device = "auto",
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show where a model looks: scmil heatmap model/ bags/ --slides slides/
+    """Draw the scores of a model over the slides.
 
-    From the features that are there already; no slide is encoded again. Look at OUT/index.html. What cannot be drawn is
-    written to OUT/failures.csv, and the others go on; what is drawn already is kept.
+    Example: `scmil heatmap model/ bags/ --slides slides/`
+
+    The scores are computed from existing bags; no slide is encoded again. Open OUT/index.html to
+    see all heatmaps. Slides that fail are listed in OUT/failures.csv and skipped. Existing heatmaps
+    are kept if their inputs have not changed.
     """
-    from scmil.viz.heatmaps import draw_heatmaps
     from scmil.studies import open_bags_to_predict
+    from scmil.viz.heatmaps import draw_heatmaps
 
-    opened = _chosen(open_bags_to_predict([bags], key=key, format=format), only)
+    opened = _select_bags(open_bags_to_predict([bags], key=key, format_name=format_name), only)
     if same_scale and score == "attention":
-        say("note: attention is smaller on slides with more tiles. To compare slides: --score ratio", err=True)
-    with _bars(as_json) as progress:
+        say(
+            "note: attention decreases with the number of tiles. To compare slides, use "
+            "--score ratio.",
+            err=True,
+        )
+    with progress_bars(as_json) as bars:
         drawn = draw_heatmaps(
-            model, opened, out, score=score, slides=slides, annotations=annotations, labels=_names(labels),
-            same_scale=same_scale, tiff=tiff, geojson=geojson, device=device_of(device),
-            overwrite=overwrite, progress=progress,
-        )  # fmt: skip
+            model,
+            opened,
+            out,
+            score=score,
+            slides=slides,
+            annotations=annotations,
+            labels=_read_class_names(labels),
+            same_scale=same_scale,
+            tiff=tiff,
+            geojson=geojson,
+            device=device_of(device),
+            overwrite=overwrite,
+            progress=bars.callback,
+        )
     if as_json:
-        outcome = {key: list(getattr(drawn.outcome, key)) for key in ("done", "kept")}
-        page = {"out": str(drawn.out), "score": score, "same_scale": drawn.scale, **outcome, "failed": drawn.failed}
-        say(json.dumps(page, indent=2))
+        say_json(
+            {
+                "out": str(drawn.out),
+                "score": score,
+                "same_scale": drawn.scale,
+                "done": list(drawn.outcome.done),
+                "kept": list(drawn.outcome.kept),
+                "failed": drawn.failed,
+            }
+        )
     else:
         scale = f" (colours {drawn.scale})" if drawn.scale else ""
-        say(f"{score}{scale}: {drawn.outcome}. Look at {drawn.out / 'index.html'}")
+        say(f"{score}{scale}: {drawn.outcome}. Open {drawn.out / 'index.html'}")
         say_failed(drawn.failed)
         if drawn.failed:
-            say(f"{len(drawn.failed)} slides failed; causes: {drawn.out / 'failures.csv'}", err=True)
+            say(
+                f"{len(drawn.failed)} slides failed; causes: {drawn.out / 'failures.csv'}", err=True
+            )
     if drawn.failed:
         raise typer.Exit(1)
 
 
-def _chosen(bags: BagSet, pattern: str | None) -> BagSet:
-    """The bags whose id fits."""
+def _select_bags(bags: BagSet, pattern: str | None) -> BagSet:
+    """Return the bags whose id matches the pattern."""
     from fnmatch import fnmatchcase
 
     from scmil.errors import OptionError
 
     if pattern is None:
         return bags
-    fitting = [id for id in bags.ids if fnmatchcase(id, pattern)]
-    if not fitting:
-        raise OptionError(f"--only {pattern!r} fits none of {len(bags)} slides, such as {bags.ids[0]!r}.")
-    return bags.subset(fitting)
+    matching = [bag_id for bag_id in bags.ids if fnmatchcase(bag_id, pattern)]
+    if not matching:
+        raise OptionError(
+            f"--only {pattern!r} matches none of {len(bags)} slides, such as {bags.ids[0]!r}."
+        )
+    return bags.subset(matching)
 
 
-def _names(labels: Path | None) -> dict[str, str]:
-    """The class of each slide by name."""
+def _read_class_names(labels: Path | None) -> dict[str, str]:
+    """Return the name of the class of each slide."""
     from scmil.bags.labels import read_labels
 
     if labels is None:
         return {}
-    table = read_labels(labels, missing=())  # they are shown as they are
-    return {id: name for id, name in zip(table.ids, table.names) if name is not None}
-
-
-@contextmanager
-def _bars(quiet: bool) -> Iterator[Any]:
-    """A bar for each stage; nothing where nobody looks."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with progress_bars(console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done)
-
-        yield progress
+    table = read_labels(labels, missing=())  # captions show every value as it is
+    return {bag_id: name for bag_id, name in zip(table.ids, table.names) if name is not None}

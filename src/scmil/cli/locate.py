@@ -1,163 +1,249 @@
-"""How well a model finds lesions: scmil locate."""
+"""The command locate."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from scmil.cli import app
-from scmil.cli.options import Missing, Overwrite, device_of, progress_bars, say, say_failed, shown
+from scmil.cli.options import (
+    VISUALISATION,
+    BagsWithCoordinates,
+    Device,
+    Format,
+    Json,
+    Key,
+    Missing,
+    Model,
+    Overwrite,
+    Seed,
+    device_of,
+)
+from scmil.cli.output import say_failed, say_json, shown, three_decimals
+from scmil.cli.progress import progress_bars
 
-PANEL = "Seeing"
 
-
-@app.command(rich_help_panel=PANEL)
-def locate(
-    model: Annotated[Path, typer.Argument(help="A folder that scmil train wrote.")],
-    bags: Annotated[Path, typer.Argument(help="A folder of bags with coordinates.")],
+@app.command("locate", rich_help_panel=VISUALISATION)
+def locate_(
+    model: Model,
+    bags: BagsWithCoordinates,
     annotations: Annotated[
-        Path, typer.Option(help="Folder with <slide>.xml of ASAP or <slide>.geojson of QuPath, in level-0 pixels.")
+        Path,
+        typer.Option(
+            help="Folder of annotations in level-0 pixels: SLIDE.xml (ASAP) or SLIDE.geojson "
+            "(QuPath)."
+        ),
     ],
     labels: Annotated[
-        Path | None, typer.Option(help="A table of labels, if neither the bags nor the model's study has them.")
+        Path | None,
+        typer.Option(
+            help="Table of labels.",
+            show_default="those of the bags, or those that the model was trained with",
+        ),
     ] = None,
     missing: Missing = None,
     score: Annotated[
         str,
         typer.Option(
-            help="probability (of a bag with this tile alone), ratio (attention x tiles), weighted (ratio x the slide's "
-            "probability), probability:CLASS, lambda, sparsity, atom:K."
+            help="Score of a tile: probability (of a bag that contains only this tile), "
+            "probability:CLASS, ratio (attention x number of tiles), weighted (ratio x probability "
+            "of the slide); with sparse coding also lambda (sparsity parameter), sparsity "
+            "(fraction of zero codes) or atom:K (code of atom K)."
         ),
     ] = "probability",
-    rule: Annotated[str, typer.Option(help="How detections are made: peaks or components.")] = "peaks",
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="How tile scores become detections: peaks (local maxima) or components "
+            "(connected tiles above a threshold)."
+        ),
+    ] = "peaks",
     radius_um: Annotated[
         float | None,
-        typer.Option(min=0, help="What a peak silences. [default: 75, or as much as reaches a tile's neighbours]"),
+        typer.Option(
+            min=0,
+            help="Radius in microns around a peak in which no other peak is detected.",
+            show_default="75, or more if needed to include neighbouring tiles",
+        ),
     ] = None,
-    smooth_um: Annotated[float, typer.Option(min=0, help="A Gaussian over neighbours first; 0: none.")] = 0.0,
+    smooth_um: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Standard deviation in microns of a Gaussian filter on the scores; 0: none."
+        ),
+    ] = 0.0,
     least: Annotated[
         float | None,
-        typer.Option(min=0, help="What a detection has to exceed. [default: peaks 0; components 0.5, of ratio 1]"),
+        typer.Option(
+            min=0,
+            help="Scores at or below this value are not detections.",
+            show_default="0 for peaks; 0.5 for components, 1 for components of ratio",
+        ),
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
-            "--class", help="The group or class that is tumour, or any. [default: Tumor, tumour, metastases, _0, _1]"
+            "--class",
+            help="Annotation group or class that means tumour, or 'any'.",
+            show_default="Tumor, tumour, metastases, _0, _1",
         ),
     ] = None,
     part: Annotated[
-        str, typer.Option(help="unseen: neither learned from nor chosen on; all; or train, valid, test.")
+        str,
+        typer.Option(
+            help="Which slides to evaluate: unseen (used neither for training nor for choosing the "
+            "epoch), all, or the split train, valid or test."
+        ),
     ] = "unseen",
     exclude: Annotated[
         list[str] | None,
-        typer.Option(help="A slide to leave out, again for more; camelyon16: those it outlines in part."),
+        typer.Option(
+            help="Name of a slide to skip. May be repeated. 'camelyon16' stands for the slides "
+            "of CAMELYON16 whose annotations are incomplete."
+        ),
     ] = None,
     mpp: Annotated[
         float | None,
-        typer.Option(help="Microns per pixel of all slides, in place of their own; officially 0.243 for CAMELYON16."),
+        typer.Option(
+            help="Microns per pixel of all slides, instead of the value in each file. The "
+            "official evaluation of CAMELYON16 uses 0.243."
+        ),
     ] = None,
-    tile_share: Annotated[float, typer.Option(min=0, max=1, help="A tile is tumour if so much of it is.")] = 0.5,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results. [default: MODEL/maps/locate]")] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Of slides, for the intervals.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Of these draws.")] = 0,
-    key: Annotated[str | None, typer.Option(help="Which encoder, if the folder has several.")] = None,
-    format: Annotated[
-        str | None, typer.Option("--format", help="The format of the folder, if it is not detected.")
+    tile_share: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Fraction of annotated area from which a tile counts as tumour."
+        ),
+    ] = 0.5,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Output folder.", show_default="MODEL/maps/locate"),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.")] = "auto",
+    draws: Annotated[
+        int, typer.Option(min=1, help="Number of bootstrap samples for confidence intervals.")
+    ] = 1000,
+    seed: Seed = 0,
+    key: Key = None,
+    format_name: Format = None,
+    device: Device = "auto",
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Compare a model's scores with outlined lesions: FROC as CAMELYON16 counts it, and AUC, precision and Dice of tiles.
+    """Evaluate how well a model localises annotated lesions.
 
-    Slides without an annotation are normal if their label is the first class, and are left out otherwise.
+    Example: `scmil locate model/ bags/ --annotations slides/`
+
+    Reports the FROC curve of CAMELYON16 for lesions, and AUC, average precision and Dice for
+    tiles. A slide without an annotation counts as normal if its label is the first class, and is
+    skipped otherwise.
     """
     from scmil import studies as study
     from scmil.bags.datasets import words_of
     from scmil.stats.localisation import Rule
     from scmil.viz.lesions import locate as locate_folder
 
-    opened = study.open_bags_to_predict([bags], key=key, format=format)
-    asked = Rule(score, rule, radius_um, smooth_um, least)
-    with _Bar(len(opened), as_json) as told:
-        found = locate_folder(
-            model, opened, annotations, out, rule=asked, labels=labels,
-            missing=words_of(missing), group=group, part=part, exclude=exclude or (),
-            mpp=mpp, tile_share=tile_share, draws=draws, seed=seed, device=device_of(device), overwrite=overwrite,
-            progress=told.advance_to,
-        )  # fmt: skip
+    opened = study.open_bags_to_predict([bags], key=key, format_name=format_name)
+    with progress_bars(as_json) as bars:
+        located = locate_folder(
+            model,
+            opened,
+            annotations,
+            out,
+            rule=Rule(score, rule, radius_um, smooth_um, least),
+            labels=labels,
+            missing=words_of(missing),
+            group=group,
+            part=part,
+            exclude=exclude or (),
+            mpp=mpp,
+            tile_share=tile_share,
+            draws=draws,
+            seed=seed,
+            device=device_of(device),
+            overwrite=overwrite,
+            progress=lambda done: bars.update("slides", done, len(opened)),
+        )
     if as_json:
-        say(json.dumps({"out": str(found.out), **found.page}, indent=2))
+        say_json({"out": str(located.out), **located.page})
     else:
-        _print(found)
-    say_failed(found.failed)
-    if found.failed:
+        _print_result(located)
+    say_failed(located.failed)
+    if located.failed:
         raise typer.Exit(1)
 
 
-class _Bar:
-    """A bar over slides that are scored; silent where nobody looks."""
-
-    def __init__(self, total: int, quiet: bool) -> None:
-        self.total, self.bars = total, None if quiet or not sys.stderr.isatty() else progress_bars()
-
-    def __enter__(self) -> _Bar:
-        if self.bars:
-            self.bars.start()
-            self.task = self.bars.add_task("slides", total=self.total)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bars:
-            self.bars.stop()
-
-    def advance_to(self, done: int) -> None:
-        if self.bars:
-            self.bars.update(self.task, completed=done)
+# ------------------------------------------------------------------------------------------ helpers
 
 
-def _print(found: Any) -> None:
+def _print_result(located: Any) -> None:
+    """Print the tables of lesions and tiles, the settings, and the warnings."""
     from rich.console import Console
-    from rich.table import Table
 
-    from scmil.viz.lesions import made_of
+    from scmil.viz.lesions import describe_rule
 
-    console, page, froc, tiles = Console(), found.page, found.page["froc"], found.page["tiles"]
-    if froc:
-        table = Table("False positives per slide", "Lesions found", "95 % interval", box=None, header_style="bold")
-        for point in froc["points"]:
-            name = {0.25: "1/4", 0.5: "1/2"}.get(point["false_positives"], f"{point['false_positives']:g}")
-            table.add_row(name, _number(point["sensitivity"]), _between(point["interval"]))
-        table.add_row("[bold]mean: FROC score[/]", f"[bold]{_number(froc['score'])}[/]", _between(froc["interval"]))
-        console.print(table)
-        console.print(
-            f"{froc['lesions']} lesions in {page['slides_with_lesions']} of {page['slides']} slides; {froc['isolated']} "
-            "isolated tumour cells that do not count\n"
-        )
-    table = Table("Tiles", "", "95 % interval", "mean over slides", box=None, header_style="bold")
-    for name, words, of_slide in (
-        ("auc", "AUC", "slide_auc"), ("ap", "average precision", "slide_ap"), ("dice", "Dice, best threshold", None),
-    ):  # fmt: skip
-        alone = _number(tiles[of_slide]) if of_slide else ""
-        table.add_row(words, _number(tiles[name]), _between(tiles[f"{name}_interval"]), alone)
-    console.print(table)
-    console.print(
-        f"{tiles['tumour_tiles']} of {tiles['tiles']} tiles are tumour ({page['tile_share']:g} of their area or more); the "
-        f"threshold of Dice, {_number(tiles['dice_threshold'])}, is chosen on these very slides\n"
+    console, page = Console(), located.page
+    if page["froc"]:
+        _print_froc(console, page)
+    _print_tiles(console, page)
+    which = (
+        "that were not used in training"
+        if page["part"] == "unseen"
+        else f"of the split {page['part']!r}"
     )
-    part = "that the model has not seen" if page["part"] == "unseen" else f"of the part {page['part']!r}"
-    console.print(shown(f"{made_of(page)}\n{page['slides']} slides {part}; {found.out}"))
+    console.print(shown(f"{describe_rule(page)}\n{page['slides']} slides {which}; {located.out}"))
     for warning in page["warnings"]:
         console.print(f"[bold yellow]warning:[/] {shown(warning)}")
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+def _print_froc(console: Any, page: dict[str, Any]) -> None:
+    """Print the sensitivity at the six rates of false positives, and their mean."""
+    from rich.table import Table
+
+    froc = page["froc"]
+    columns = ("False positives per slide", "Sensitivity", "95 % interval")
+    table = Table(*columns, box=None, header_style="bold")
+    for point in froc["points"]:
+        rate = point["false_positives"]
+        name = {0.25: "1/4", 0.5: "1/2"}.get(rate, f"{rate:g}")
+        table.add_row(
+            name, three_decimals(point["sensitivity"]), _format_interval(point["interval"])
+        )
+    table.add_row(
+        "[bold]mean (FROC score)[/]",
+        f"[bold]{three_decimals(froc['score'])}[/]",
+        _format_interval(froc["interval"]),
+    )
+    console.print(table)
+    console.print(
+        f"{froc['lesions']} lesions in {page['slides_with_lesions']} of {page['slides']} slides; "
+        f"{froc['isolated']} isolated tumour cells are not counted\n"
+    )
 
 
-def _between(interval: list[float | None]) -> str:
-    return " to ".join(map(_number, interval))
+def _print_tiles(console: Any, page: dict[str, Any]) -> None:
+    """Print the metrics of tiles."""
+    from rich.table import Table
+
+    tiles = page["tiles"]
+    table = Table("Tiles", "", "95 % interval", "mean over slides", box=None, header_style="bold")
+    for key, name, slide_key in (
+        ("auc", "AUC", "slide_auc"),
+        ("ap", "average precision", "slide_ap"),
+        ("dice", "Dice, best threshold", None),
+    ):
+        mean = three_decimals(tiles[slide_key]) if slide_key else ""
+        table.add_row(
+            name, three_decimals(tiles[key]), _format_interval(tiles[f"{key}_interval"]), mean
+        )
+    console.print(table)
+    console.print(
+        f"{tiles['tumour_tiles']} of {tiles['tiles']} tiles are tumour (at least "
+        f"{page['tile_share']:g} of their area is annotated); the threshold of Dice, "
+        f"{three_decimals(tiles['dice_threshold'])}, was chosen on the same slides\n"
+    )
+
+
+def _format_interval(interval: list[float | None]) -> str:
+    return " to ".join(map(three_decimals, interval))

@@ -1,122 +1,81 @@
-"""Verbs that only look: ls, doctor."""
+"""The commands ls and doctor."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from scmil.cli import app
-from scmil.cli.options import say, shown
+from scmil.cli.options import INFORMATION, Data, Json
+from scmil.cli.output import say, say_json, shown
 
-PANEL = "Looking around"
+# Column names, rows, and a note printed below the table.
+Listing = tuple[tuple[str, ...], list[tuple[Any, ...]], str]
+# Titles that are clearer than the keys of the JSON output, which stay as they are.
+TITLES = {"written too": "can be exported", "how tissue is found": "settings", "dim": "dimension"}
 
 
-@app.command("ls", rich_help_panel=PANEL)
+@app.command("ls", rich_help_panel=INFORMATION)
 def list_(
     kind: Annotated[
-        str, typer.Argument(help="aggregators, datasets, encoders, formats, presets or recipes.")
+        str,
+        typer.Argument(
+            help="aggregators, datasets, encoders, features, formats, presets or recipes."
+        ),
     ] = "aggregators",
-    data: Annotated[Path | None, typer.Option(help="Folder with data sets; default: $SCMIL_DATA.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    data: Data = None,
+    as_json: Json = False,
 ) -> None:
-    """List what can be named: aggregators, data sets and encoders (which are ready, and how to get the others), and more."""
+    """List the available aggregators, data sets, encoders, features, formats, presets or recipes.
+
+    Example: `scmil ls encoders`
+
+    For data sets and encoders the list shows which are installed, and how to get the others.
+    """
     from scmil.errors import OptionError
 
-    known = {
-        "aggregators": _aggregators,
-        "datasets": lambda: _datasets(data),
-        "encoders": _encoders,
-        "formats": _formats,
-        "presets": _presets,
-        "recipes": _recipes,
+    listings = {
+        "aggregators": _list_aggregators,
+        "datasets": lambda: _list_datasets(data),
+        "encoders": _list_encoders,
+        "features": _list_features,
+        "formats": _list_formats,
+        "presets": _list_presets,
+        "recipes": _list_recipes,
     }
-    if kind not in known:
-        raise OptionError(f"scmil ls {kind}: unknown. Known: {', '.join(known)}.")
-    header, rows, closing = known[kind]()
+    if kind not in listings:
+        raise OptionError(f"scmil ls {kind}: unknown kind. Known: {', '.join(listings)}.")
+    header, rows, note = listings[kind]()
     if as_json:
         keys = [title.replace(" ", "_") for title in header]
-        say(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=2))
+        say_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*header, box=None, header_style="bold")
-    words = {True: "yes", False: "no", None: "?"}
+    table = Table(*(TITLES.get(title, title) for title in header), box=None, header_style="bold")
+    table.columns[0].no_wrap = True  # names are copied into commands
     for row in rows:
-        table.add_row(*(words[value] if value is None or isinstance(value, bool) else shown(value) for value in row))
+        table.add_row(*map(_format_entry, row))
     Console().print(table)
-    if closing:
-        say(f"\n{closing}")
+    if note:
+        say(f"\n{note}")
 
 
-Listing = tuple[tuple[str, ...], list[tuple[Any, ...]], str]
+@app.command(rich_help_panel=INFORMATION)
+def doctor(as_json: Json = False) -> None:
+    """Check the installation and print the command that fixes each problem.
 
-
-def _aggregators() -> Listing:
-    from scmil.models import aggregators
-
-    rows = [(e.name, getattr(e.factory, "permutation_invariant", None), e.summary) for e in aggregators.registry]
-    closing = "Each takes sparse coding: scmil.build_model(dim, classes, NAME, sparse_coding=True)"
-    return ("name", "permutation invariant", "summary"), rows, closing
-
-
-def _datasets(data: Path | None) -> Listing:
-    from scmil.bags.datasets import status
-
-    rows = [(s.name, s.ready, s.summary, str(s.where or "") if s.ready else s.remedy or "") for s in status(data)]
-    return ("name", "ready", "summary", "where"), rows, "Any table of bags works too: a .csv, .npz, .svm or .mat file."
-
-
-def _encoders() -> Listing:
-    from scmil.encoding.encoders import status
-
-    header = ("name", "ready", "dim", "tile", "summary", "weights")
-    rows = [
-        (
-            s.name,
-            s.ready,
-            str(s.dim or "?"),
-            f"{s.size_px} px" + (f" at {s.mpp:g} µm" if s.mpp else "") if s.size_px else "?",
-            s.summary,
-            "here" if s.ready else s.remedy.partition(". ")[0].partition(" (file")[0],
-        )
-        for s in status()
-    ]
-    return header, rows, "Any model of timm works too: --encoder timm:NAME."
-
-
-def _formats() -> Listing:
-    from scmil.bags.formats import registry, writable
-
-    written = writable()
-    rows = [(entry.name, entry.name in written, entry.summary) for entry in registry]
-    return ("name", "written too", "summary"), rows, "Every verb that takes bags takes folders of these."
-
-
-def _presets() -> Listing:
-    from scmil.slides.tissue import PRESETS
-
-    rows = [(name, ", ".join(f"{key} {value}" for key, value in preset.items())) for name, preset in PRESETS.items()]
-    return ("name", "how tissue is found"), rows, "scmil tile SLIDES --out WORK --preset NAME"
-
-
-def _recipes() -> Listing:
-    from scmil.training.recipes import registry
-
-    return ("name", "summary"), [(entry.name, entry.summary) for entry in registry], ""
-
-
-@app.command(rich_help_panel=PANEL)
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """Look at versions, threads, data and extras; each problem comes with the command that fixes it."""
-    from scmil.cli.doctor_checks import examine
+    Checks the versions of Python and packages, threads, GPU, memory, disk and data sets. Nothing is
+    changed or downloaded.
+    """
+    from scmil.cli.doctor import examine
 
     checks = examine()
     if as_json:
-        say(json.dumps([check._asdict() for check in checks], indent=2))
+        say_json([check._asdict() for check in checks])
         return
     from rich.console import Console
     from rich.table import Table
@@ -126,3 +85,127 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
         mark = "[green]ok[/]" if check.ok else "[yellow]--[/]"
         table.add_row(mark, shown(check.name), shown(str(check.found)), shown(check.remedy or ""))
     Console().print(table)
+
+
+# ----------------------------------------------------------------------------------------- listings
+
+
+def _format_entry(value: Any) -> str:
+    """Return the text of a table cell: yes, no or ? for booleans and None."""
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: "?"}[value]
+    return shown(value)
+
+
+def _list_aggregators() -> Listing:
+    from scmil.models import aggregators
+
+    rows = [
+        (entry.name, getattr(entry.factory, "permutation_invariant", None), entry.summary)
+        for entry in aggregators.registry
+    ]
+    note = "With sparse coding: scmil.build_model(dim, classes, NAME, sparse_coding=True)"
+    return ("name", "permutation invariant", "summary"), rows, note
+
+
+def _list_datasets(data: Path | None) -> Listing:
+    from scmil.bags.datasets import dataset_status
+
+    rows = [
+        (s.name, s.ready, s.summary, str(s.where or "") if s.ready else s.remedy or "")
+        for s in dataset_status(data)
+    ]
+    return (
+        ("name", "ready", "summary", "where"),
+        rows,
+        "A table of bags can be used as well: a .csv, .npz, .svm or .mat file.",
+    )
+
+
+def _list_encoders() -> Listing:
+    from scmil.encoding.encoders import encoder_status
+
+    header = ("name", "ready", "dim", "tile", "licence", "gated", "summary", "weights")
+    rows = [
+        (
+            s.name,
+            s.ready,
+            str(s.dim or "?"),
+            _describe_tile(s.size_px, s.mpps or ((s.mpp,) if s.mpp else ())),
+            s.licence or "?",
+            s.gated,
+            s.summary,
+            _describe_weights(s),
+        )
+        for s in encoder_status()
+    ]
+    note = (
+        "All of one: scmil encoder NAME. Any timm model can be used as well: --encoder timm:NAME."
+    )
+    return header, rows, note
+
+
+def _describe_weights(entry: Any) -> str:
+    """Return in a word how to get the weights; `scmil encoder NAME` has the details."""
+    if entry.ready:
+        return "installed"
+    if entry.gated:
+        return "by request"
+    if entry.remedy.startswith("It is downloaded"):
+        return "download"
+    return "by hand" if "--weights" in entry.remedy else "not available"
+
+
+def _describe_tile(size_px: int | None, mpps: tuple[float, ...]) -> str:
+    if size_px is None:
+        return "?"
+    resolutions = ", ".join(f"{mpp:g}" for mpp in mpps)
+    return f"{size_px} px" + (f" at {resolutions} µm" if mpps else "")
+
+
+def _list_features() -> Listing:
+    from scmil.bags.datasets.feature_download import RECORD
+    from scmil.bags.datasets.feature_sets import read_feature_sets
+
+    rows = [
+        (
+            each.name,
+            (each.folder() / RECORD).is_file(),
+            each.gated,
+            each.licence,
+            each.summary,
+            each.source,
+        )
+        for each in read_feature_sets().values()
+    ]
+    header = ("name", "ready", "gated", "licence", "summary", "source")
+    return header, rows, "Size and encoders before a download: scmil get NAME --dry-run"
+
+
+def _list_formats() -> Listing:
+    from scmil.bags.formats import registry, writable
+
+    written = writable()
+    rows = [(entry.name, entry.name in written, entry.summary) for entry in registry]
+    return (
+        ("name", "written too", "summary"),
+        rows,
+        "Every command that reads bags reads folders in these formats.",
+    )
+
+
+def _list_presets() -> Listing:
+    from scmil.slides.tissue import PRESETS
+
+    rows = [
+        (name, ", ".join(f"{key} {value}" for key, value in preset.items()))
+        for name, preset in PRESETS.items()
+    ]
+    note = "To use one: scmil tile SLIDES --out WORK --preset NAME"
+    return ("name", "how tissue is found"), rows, note
+
+
+def _list_recipes() -> Listing:
+    from scmil.training.recipes import registry
+
+    return ("name", "summary"), [(entry.name, entry.summary) for entry in registry], ""

@@ -1,99 +1,195 @@
-"""What several verbs need."""
+"""Options and arguments that several commands share, each with one help text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import wraps
+from inspect import Signature, signature
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from scmil.core.files import printable
+# Panels of `scmil --help`.
+SLIDES = "From slides to bags"
+BAGS = "Feature bags"
+TRAINING = "Training and evaluation"
+VISUALISATION = "Visualisation"
+INFORMATION = "Information"
 
-ShardOf = Annotated[
-    str | None,
-    typer.Option("--shard", metavar="K/N", help="Only the K-th of N parts, such as 3/16: for arrays of a cluster."),
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Seed = Annotated[
+    int, typer.Option(min=0, help="Random seed. The same seed gives the same results.")
 ]
-On = Annotated[
-    str | None,
-    typer.Option(
-        "--on", metavar="ray[=ADDRESS]", help="On a Ray cluster: that of RAY_ADDRESS, of ADDRESS, or of this computer."
-    ),
-]
-TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: processors for each task.")]
-Missing = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WORDS",
-        help="Words in the table that mean a missing label, such as 'unknown,-'; '' if all are classes.",
-    ),
+Device = Annotated[
+    str,
+    typer.Option(help="cpu, cuda, cuda:1 or mps. auto selects CUDA if available, otherwise cpu."),
 ]
 Overwrite = Annotated[
     bool,
     typer.Option(
-        "--overwrite", help="Replace what is there, also what this command did not write; else it is rejected."
+        "--overwrite",
+        help="Replace existing files in the output location, including files that this command "
+        "did not write. Without it such files are an error.",
     ),
 ]
-TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs for each task, also 0.5.")]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Process the slides listed in failures.csv again.")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the benchmark data sets.", show_default="$SCMIL_DATA"),
+]
+
+MppOf = Annotated[
+    str | None,
+    typer.Option(
+        help="Microns per pixel at full resolution of slides whose files do not state it: a number "
+        "for all slides, or a table with the columns slide and mpp."
+    ),
+]
+OverrideMpp = Annotated[
+    bool,
+    typer.Option(
+        "--override-mpp", help="Use --mpp-of also for slides whose files state another value."
+    ),
+]
+
+# ----------------------------------------------------------------------------- bags, labels, models
+
+Model = Annotated[Path, typer.Argument(help="Model folder of scmil train or scmil import-model.")]
+BagsWithCoordinates = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of bags with tile coordinates, in any supported format (scmil ls formats)."
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(help="Name of the encoder, if the folder contains features of several encoders."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="Format of the folder (scmil ls formats).", show_default="detected"
+    ),
+]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option("--label", help="Column that contains the labels.", show_default="detected"),
+]
+Missing = Annotated[
+    str | None,
+    typer.Option(
+        metavar="VALUES",
+        help="Comma-separated values of the label column that mean a missing label, such as "
+        "'unknown,-'. '' treats every value as a class.",
+    ),
+]
+Annotations = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of annotations: SLIDE.xml (ASAP) or SLIDE.geojson (QuPath).",
+        show_default="the folder of the slides",
+    ),
+]
+
+# ----------------------------------------------------------------------------------------- training
+
+Epochs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of training epochs.", show_default="that of the recipe"),
+]
+Repeats = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Number of repetitions of the cross-validation, each with new random folds.",
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of runs made in parallel.", show_default="the number of cores"
+    ),
+]
+
+# ----------------------------------------------------------------------------------------- clusters
+
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="K/N",
+        help="Process only the K-th of N parts, such as 3/16. Use it in job arrays.",
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray[=ADDRESS]",
+        help="Run on a Ray cluster: the one at ADDRESS, or at RAY_ADDRESS, or a local one.",
+    ),
+]
+TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: CPUs per task.")]
+TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs per task; may be 0.5.")]
 
 
-def say(text: object = "", err: bool = False) -> None:
-    """Print text; names in it come from others, so what a terminal would obey is shown as an escape."""
-    typer.echo(printable(text, lines=True), err=err)
+def with_options_of(
+    read: Callable[..., Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the parameters of `read`, so that several commands define them once.
 
+    The command is called with the result of `read` as its first argument.
+    """
 
-def say_failed(failed: Mapping[str, str], most: int = 5) -> None:
-    """Print the first few of those that failed, each with its cause, in a line."""
-    for name, cause in list(failed.items())[:most]:
-        say(f"failed: {printable(name)}: {cause}", err=True)
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shared = signature(read, eval_str=True).parameters
+        _, *own = signature(command, eval_str=True).parameters.values()
 
+        @wraps(command)
+        def call(**options: Any) -> None:
+            result = read(**{name: options.pop(name) for name in shared})
+            command(result, **options)
 
-def shown(text: object) -> str:
-    """Text within what rich prints: neither rich nor the terminal obeys anything in it."""
-    from rich.markup import escape
+        parameters = [*shared.values(), *own]
+        call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {each.name: each.annotation for each in parameters}
+        return call
 
-    return escape(printable(text, lines=True))
+    return decorate
 
 
 def cluster_of(on: str | None, cpus: float, gpus: float) -> Any:
-    """The cluster that `--on` names; None without."""
+    """Return the cluster that `--on` describes, or None without `--on`."""
     if on is None:
         return None
     from scmil.errors import OptionError
 
     engine, equals, address = on.partition("=")
     if engine != "ray" or (equals and not address):
-        raise OptionError(f"--on {on}: 'ray', or 'ray=' and the address of its head, such as ray=10.0.0.1:6379.")
-    from scmil.studies.cluster import Cluster
+        raise OptionError(
+            f"--on {on}: expected 'ray', or 'ray=' followed by the address of the head node, "
+            "such as ray=10.0.0.1:6379."
+        )
+    from scmil.studies.ray_cluster import Cluster
 
     return Cluster(address or None, cpus, gpus)
 
 
-def progress_bars(**options: Any) -> Any:
-    """Bars with a description, a count, the time that is gone and the time that is left."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Named(TextColumn):
-        """The description, which has names of slides and cells in it, as plain text."""
-
-        def render(self, task: Any) -> Any:
-            return Text(printable(task.description))
-
-    text = Named("")
-    return Progress(text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), **options)
-
-
 def device_of(name: str) -> str:
-    """The device of that name; `auto` is a GPU if there is one."""
+    """Return the device of that name; `auto` is CUDA if available, otherwise the CPU."""
     import torch
 
     if name != "auto":
         return name
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def parse_number(text: str | None) -> float | None:
+    """Return the number in a text; None if there is no text or it is the name of a file."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

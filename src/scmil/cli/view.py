@@ -1,4 +1,4 @@
-"""Slides and models in the browser: scmil view."""
+"""The command view."""
 
 from __future__ import annotations
 
@@ -8,80 +8,108 @@ from typing import Annotated
 import typer
 
 from scmil.cli import app
-from scmil.cli.options import device_of, progress_bars, say, say_failed
+from scmil.cli.options import VISUALISATION, Annotations, Device, device_of
+from scmil.cli.output import say, say_failed
+from scmil.cli.progress import progress_bars
 
-PANEL = "Seeing"
 
-
-@app.command(rich_help_panel=PANEL)
+@app.command(rich_help_panel=VISUALISATION)
 def view(
-    model: Annotated[Path, typer.Argument(help="A model of scmil train, or a folder of one or two models.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="Model folder written by scmil train, or a folder of one or two model folders."
+        ),
+    ],
     slides: Annotated[
-        Path | None, typer.Argument(help="The folder of the slides; without it only tiles are shown.")
-    ] = None,
-    bags: Annotated[Path | None, typer.Option(help="Bags, to score the slides that are not scored yet.")] = None,
-    other: Annotated[Path | None, typer.Option("--with", help="A second model, side by side with the first.")] = None,
-    annotations: Annotated[
         Path | None,
-        typer.Option(help="Outlines that people drew: SLIDE.geojson or SLIDE.xml. [default: beside the slides]"),
+        typer.Argument(help="Folder of the slides. Without it only tiles are shown."),
     ] = None,
-    labels: Annotated[Path | None, typer.Option(help="A table of labels for the bags: slide_id, label.")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
-    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
-    device: Annotated[
-        str, typer.Option(help="For scoring: cpu, cuda, mps; auto takes a GPU if there is one.")
-    ] = "auto",
+    bags: Annotated[
+        Path | None, typer.Option(help="Folder of bags, to score slides that have no scores yet.")
+    ] = None,
+    other: Annotated[
+        Path | None, typer.Option("--with", help="Second model, shown next to the first.")
+    ] = None,
+    annotations: Annotations = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Table of labels for the bags, with the columns slide_id and label."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free one.")
+    ] = 0,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+    device: Device = "auto",
 ) -> None:
-    """Look at slides with what one or two models say of them, in the browser. Stop it with Ctrl+C.
+    """Show slides and the scores of one or two models in the browser.
 
-    The page is served to this computer only, under an address with a secret, and reads no other folders than those given.
-    Example: scmil view model/ slides/ --bags bags/ --with model_plain/
+    Example: `scmil view model/ slides/ --bags bags/ --with model_plain/`
+
+    The server accepts connections from this computer only, at an address that contains a secret
+    token, and reads only the folders given. Stop it with Ctrl+C.
     """
     from scmil.viz.viewer import Library, serve
 
-    models = _models(model, other)
-    scored = None if bags is None else {id for folder in models for id in _score(folder, bags, labels, device)}
+    models = _find_models(model, other)
+    scored = None
+    if bags is not None:
+        scored = {
+            bag_id for folder in models for bag_id in _score_bags(folder, bags, labels, device)
+        }
     library = Library(models, slides, annotations, scored)
     if library.left_out:
         names = ", ".join(path.name for path in library.left_out[:3])
         say(
-            f"{len(library.left_out)} slides are links out of {slides} and are not shown ({names}). "
-            "Give the folder that they lead to.",
+            f"{len(library.left_out)} slides are symbolic links to files outside {slides} and are "
+            f"not shown ({names}). Specify the folder that contains the files.",
             err=True,
         )
-    serve(library, port, _tell, _no_browser if open_browser else None)
+    serve(library, port, _print_address, _print_browser_error if open_browser else None)
 
 
-def _models(model: Path, other: Path | None) -> list[Path]:
+def _find_models(model: Path, other: Path | None) -> list[Path]:
+    """Return the folders of the one or two models to show."""
     from scmil.errors import OptionError
-    from scmil.viz.viewer.library import models_of
+    from scmil.viz.viewer.library import find_models
 
-    found = models_of(model) + (models_of(other) if other else [])
-    if len(found) > 2:
-        names = ", ".join(str(folder) for folder in found)
-        raise OptionError(f"{len(found)} models, and two fit on a screen: {names}. Name one, and another --with.")
-    return found
+    folders = find_models(model) + (find_models(other) if other else [])
+    if len(folders) > 2:
+        names = ", ".join(str(folder) for folder in folders)
+        raise OptionError(
+            f"{len(folders)} models were given, but at most two can be shown: {names}. "
+            "Specify one, and the second using --with."
+        )
+    return folders
 
 
-def _score(model: Path, bags: Path, labels: Path | None, device: str) -> tuple[str, ...]:
-    """Score what is not scored yet; slides that cannot be scored are shown without scores. The ids of the bags."""
+def _score_bags(model: Path, bags: Path, labels: Path | None, device: str) -> tuple[str, ...]:
+    """Score the bags that have no scores yet and return the ids of all bags.
+
+    Slides that cannot be scored are shown without scores.
+    """
     from scmil.bags.formats import open_bags
     from scmil.bags.labels import read_labels
     from scmil.studies import score_folder
 
     opened = open_bags(bags, labels=read_labels(labels, missing=()) if labels else None)
-    with progress_bars() as progress:
-        task = progress.add_task(f"scoring, {model.resolve().name}", total=len(opened))
+    description = f"scoring, {model.resolve().name}"
+    with progress_bars(quiet=False) as bars:
         scored = score_folder(
-            model, opened, device=device_of(device), progress=lambda done: progress.update(task, completed=done)
+            model,
+            opened,
+            device=device_of(device),
+            progress=lambda done: bars.update(description, done, len(opened)),
         )
     say_failed(scored.failed, most=len(scored.failed))
     return opened.ids
 
 
-def _tell(address: str) -> None:
-    say(f"{address}\nOnly this computer can open it. Stop it with Ctrl+C.")
+def _print_address(address: str) -> None:
+    say(f"{address}\nThe page can be opened on this computer only. Stop the server with Ctrl+C.")
 
 
-def _no_browser(reason: str) -> None:
-    say(f"The browser was not opened: {reason}. Open the address yourself.", err=True)
+def _print_browser_error(reason: str) -> None:
+    say(f"The browser could not be opened: {reason}. Open the address manually.", err=True)

@@ -1,4 +1,4 @@
-"""Optional packages: imported when they are needed, and missed with the command that installs them."""
+"""Imports of optional dependencies, with the installation command in the error message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from types import ModuleType
 from scmil.errors import MissingExtraError
 
 
-def need(module: str, extra: str) -> ModuleType:
-    """Import a module that belongs to an extra, or say how to install it.
+def import_extra(module: str, extra: str) -> ModuleType:
+    """Import a module of an optional dependency, or raise an error with the command to install it.
 
-    >>> need("json", "slides").dumps([1])
+    >>> import_extra("json", "slides").dumps([1])
     '[1]'
-    >>> need("no_such_module", "slides")
+    >>> import_extra("no_such_module", "slides")
     Traceback (most recent call last):
     ...
     scmil.errors.MissingExtraError: this needs the module 'no_such_module', which is not installed:
@@ -23,7 +23,9 @@ def need(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
-            raise  # the module is there, and something that it imports is not: its own words are better
+            # The module is installed but one of its own imports is not: keep its error message.
+            raise
         raise MissingExtraError(
-            f"this needs the module {error.name!r}, which is not installed: pip install 'scmil[{extra}]'"
+            f"this needs the module {error.name!r}, which is not installed: "
+            f"pip install 'scmil[{extra}]'"
         ) from None

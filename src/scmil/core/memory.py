@@ -1,18 +1,77 @@
-"""Memory that is used again, instead of being given back and asked for page by page."""
+"""Free memory, peak memory of this process, and reuse of freed memory."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+MEMINFO = Path("/proc/meminfo")
+STATUS = Path("/proc/self/status")
+UNKNOWN_FREE = 2**30  # assumed where the system does not report its free memory
+
+
+def read_memory_table(path: Path) -> dict[str, int]:
+    """Read a table of Linux, such as /proc/meminfo, as bytes by name.
+
+    Raises:
+        OSError: If there is no such table, as on other systems.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "meminfo"
+    >>> _ = path.write_text("MemTotal:     2048 kB\\nHugePages_Total:  0\\n")
+    >>> read_memory_table(path)
+    {'MemTotal': 2097152}
+    """
+    rows = re.findall(r"^(\w+):\s+(\d+) kB", path.read_text("ascii", "replace"), re.MULTILINE)
+    return {name: 1024 * int(kilobytes) for name, kilobytes in rows}
+
+
+def free_memory() -> int:
+    """Bytes that can be allocated without swapping; 1 GiB if the system does not report them.
+
+    >>> free_memory() > 0
+    True
+    """
+    try:
+        return read_memory_table(MEMINFO)["MemAvailable"]
+    except (OSError, KeyError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return UNKNOWN_FREE
+
+
+class PeakMemory:
+    """The peak resident memory of this process above its present memory, as Linux counts it."""
+
+    def __init__(self) -> None:
+        try:
+            # Resets the peak, so that the memory of earlier work in this process does not count.
+            Path("/proc/self/clear_refs").write_text("5")
+            self._start: int | None = read_memory_table(STATUS)["VmRSS"]
+        except (OSError, KeyError):
+            self._start = None
+
+    def mib(self) -> float | None:
+        """The peak in MiB; None where the system does not report it."""
+        if self._start is None:
+            return None
+        # Both counts are approximate, so that the difference can be negative.
+        return round(max(read_memory_table(STATUS)["VmHWM"] - self._start, 0) / 2**20, 1)
 
 
 @contextmanager
 def memory_is_kept() -> Iterator[None]:
-    """Ask the C library to keep freed memory for the next step, where it can be asked (glibc), and to return it at the end.
+    """Let the C library (glibc) keep freed memory inside the block, and return it at the end.
 
-    Every step, of training or of encoding, needs the same megabytes again. By default they go back to the system and come
-    again page by page, which took up to half of a step where it was measured.
+    Each step of training or encoding allocates the same amount of memory again. By default, glibc
+    returns it to the system, and the system provides it again page by page; this took up to half of
+    the time of a step.
 
     >>> with memory_is_kept():
     ...     sum(bytes(10))
@@ -23,7 +82,7 @@ def memory_is_kept() -> Iterator[None]:
         library = ctypes.CDLL(None)
         library.mallopt(largest_mapped, 2**25)
         library.mallopt(trim, gibibyte)
-    except (OSError, AttributeError, TypeError):  # another C library: nothing to ask
+    except (OSError, AttributeError, TypeError):  # another C library
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""Named factories with honest errors: the nearest name, the options that are taken, the extra to install."""
+"""Registries of named factories; errors suggest the nearest name, the options or the extra."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One registered thing: its factory, and the options that its name stands for."""
+    """A registered factory and the options that its name implies."""
 
     name: str
     factory: Callable[..., T]
@@ -25,12 +25,12 @@ class Entry(Generic[T]):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of the options that the factory takes."""
+        """The names of the options of the factory."""
         return tuple(inspect.signature(self.factory).parameters)
 
 
 class Registry(Generic[T]):
-    """Things of one kind, by name. Other packages add theirs through entry points of the group `scmil.<kind>s`.
+    """Factories of one kind by name; other packages add entry points of the group `scmil.<kind>s`.
 
     >>> greetings = Registry("greeting")
     >>> @greetings.register("polite", "greets by name", word="Good day")
@@ -47,10 +47,21 @@ class Registry(Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, Entry[T]] = {}
-        self._outside_loaded = False
+        self._has_entry_points = False
 
-    def register(self, name: str, summary: str, **preset: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
-        """Register a factory under a name, with a line for `scmil ls`; further arguments are what the name stands for."""
+    def register(
+        self, name: str, summary: str, **preset: Any
+    ) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Register a factory under a name.
+
+        Args:
+            name: The name.
+            summary: A line for `scmil ls`.
+            **preset: Options that the name implies.
+
+        Raises:
+            ValueError: If the name is registered already.
+        """
 
         def decorate(factory: Callable[..., T]) -> Callable[..., T]:
             if name in self._entries:
@@ -68,45 +79,64 @@ class Registry(Generic[T]):
         return iter(self._all().values())
 
     def entry(self, name: str) -> Entry[T]:
-        """Look a name up, or say which name was probably meant."""
+        """The entry of a name.
+
+        Raises:
+            UnknownNameError: If there is none; the message has the nearest name.
+        """
         entries = self._all()
         if name not in entries:
             near = difflib.get_close_matches(name, entries, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UnknownNameError(f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(entries)}.")
+            raise UnknownNameError(
+                f"unknown {self.kind} {name!r}.{hint} Known: {', '.join(entries)}."
+            )
         return entries[name]
 
     def build(self, name: str, /, *args: Any, **options: Any) -> T:
-        """Build the thing of that name; a wrong option is refused before anything is made."""
+        """Call the factory of that name.
+
+        Raises:
+            UnknownNameError: If the name is not registered.
+            OptionError: If an option is unknown or missing.
+        """
         entry = self.entry(name)
         try:
             inspect.signature(entry.factory).bind(*args, **{**entry.preset, **options})
         except TypeError as error:
-            taken = ", ".join(option for option in entry.options if option not in entry.preset)
-            raise OptionError(f"{self.kind} {name!r}: {error}. It takes: {taken}.") from None
+            accepted = ", ".join(option for option in entry.options if option not in entry.preset)
+            raise OptionError(f"{self.kind} {name!r}: {error}. It takes: {accepted}.") from None
         return entry.factory(*args, **{**entry.preset, **options})
 
     def _all(self) -> dict[str, Entry[T]]:
-        if not self._outside_loaded:
-            self._outside_loaded = (
-                True  # before loading: a package that asks for names while it registers must not recurse
-            )
+        if not self._has_entry_points:
+            # Set before loading, so that a package that lists names while it registers does not
+            # recurse.
+            self._has_entry_points = True
             for point in entry_points(group=f"scmil.{self.kind}s"):
                 if point.name in self._entries:
-                    raise ValueError(f"{self.kind} {point.name!r} of {point.value} has the name of one of ours.")
+                    raise ValueError(
+                        f"{self.kind} {point.name!r} of {point.value} has the name of a "
+                        "built-in one."
+                    )
                 try:
                     factory = point.load()
                     summary = (inspect.getdoc(factory) or f"from {point.value}").partition("\n")[0]
                 except ImportError as error:
-                    factory, summary = _unavailable(self.kind, point.name, error), f"not available: {error}"
+                    factory, summary = (
+                        _unavailable(self.kind, point.name, error),
+                        f"not available: {error}",
+                    )
                 self._entries[point.name] = Entry(point.name, factory, summary)
         return self._entries
 
 
 def _unavailable(kind: str, name: str, cause: ImportError) -> Callable[..., Any]:
-    """Stand in for an outside thing whose package cannot be imported, so that the others stay usable."""
+    """A factory for a package that cannot be imported, so that the others can still be used."""
 
-    def refuse(*args: Any, **options: Any) -> Any:
-        raise MissingExtraError(f"{kind} {name!r} comes from a package that cannot be imported: {cause}.") from cause
+    def raise_error(*args: Any, **options: Any) -> Any:
+        raise MissingExtraError(
+            f"{kind} {name!r} comes from a package that cannot be imported: {cause}."
+        ) from cause
 
-    return refuse
+    return raise_error

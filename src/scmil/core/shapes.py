@@ -1,11 +1,15 @@
-"""Shapes as types: `Float[Tensor, "n p"]`. Checked in the tests through jaxtyping, free at run time.
+"""Shapes as types: `Float[Tensor, "n p"]`, checked in the tests by jaxtyping.
 
-jaxtyping is a development dependency. Where it is not installed, a shape is just its array type.
+jaxtyping is a development dependency. Without it, `Float[Tensor, "n p"]` is `Tensor`.
+`Numbers` is any array of double precision.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from jaxtyping import Float as Float
@@ -21,4 +25,6 @@ else:
                 return item[0]
 
 
-__all__ = ["Float"]
+Numbers: TypeAlias = NDArray[np.float64]
+
+__all__ = ["Float", "Numbers"]

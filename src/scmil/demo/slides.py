@@ -1,11 +1,11 @@
-"""The whole way on painted slides: pixels, tiles, features, models with and without sparse coding, heatmaps, a report.
+"""The demo on synthetic slides: tiles, features, models with and without sparse coding, heatmaps,
+and a report.
 
-Every stage writes files and finds those of an earlier start, as it does on real slides; nothing here is for the demo alone.
+Every stage is the one that users run on real slides: it writes files and reuses existing ones.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from scmil.bags.bag import BagSet
+from scmil.bags.formats import open_bags
+from scmil.bags.labels import read_labels
+from scmil.core.atomic import write_atomically
 from scmil.encoding.cohort import TileSettings, bags_folder, encode_slides, find_cohort, tile_slides
 from scmil.encoding.encoders import load_encoder
 from scmil.errors import DataError
-from scmil.core.files import write_atomically
-from scmil.bags.formats import open_bags
-from scmil.bags.labels import read_labels
 from scmil.studies.model_folder import read_page
 
 ENCODER = "efficientnet-lite0"  # its ImageNet weights are a package: nothing is downloaded
@@ -29,17 +29,24 @@ OnSlide = Callable[[str, str], None]
 
 
 def make_slides(out: Path, slides: int, seed: int) -> Path:
-    """Paint the cohort, unless it is there; the table of labels, which is written last."""
+    """Generate the slides if they do not exist; return the table of labels, written last."""
     from scmil.slides.synthetic import paint_cohort
 
     labels = out / "slides" / "labels.csv"
     if not labels.is_file():
-        paint_cohort(out / "slides", slides=slides, size=(SIDE_PX, SIDE_PX), mpp=0.5, seed=seed, annotations=True)
+        paint_cohort(
+            out / "slides",
+            slides=slides,
+            size=(SIDE_PX, SIDE_PX),
+            mpp=0.5,
+            seed=seed,
+            annotations=True,
+        )
     return labels
 
 
 def make_bags(out: Path, on_slide: OnSlide | None = None) -> Path:
-    """Tissue, tiles and features of every slide; the folder of the bags."""
+    """Tile and encode every slide; return the folder of the bags."""
     work = out / "work"
     encoder = load_encoder(ENCODER)
     outcomes = [
@@ -47,70 +54,97 @@ def make_bags(out: Path, on_slide: OnSlide | None = None) -> Path:
         encode_slides(work, encoder, on_slide=on_slide),
     ]
     if failed := [name for outcome in outcomes for name in outcome.failed]:
-        raise DataError(f"slides that failed: {', '.join(failed)}. The causes are in {work / 'failures.csv'}.")
+        raise DataError(
+            f"{len(failed)} slides failed: {', '.join(failed)}. The causes are in "
+            f"{work / 'failures.csv'}."
+        )
     return bags_folder(work, encoder.name)
 
 
-def document(bags: Path, labels: Path, folds: int, repeats: int, seed: int) -> dict[str, Any]:
-    """The comparison as an experiment file would say it."""
+def slides_config(bags: Path, labels: Path, folds: int, repeats: int, seed: int) -> dict[str, Any]:
+    """Return the experiment config of the comparison."""
     model = {"aggregator": "abmil-gated", "embed": [128]}
     return {
-        "title": "Painted slides, from pixels to report",
-        "about": f"Slides that look like H&E, half of them with a small tumour; tiles of 128 microns through {ENCODER} with "
-        "ImageNet weights; ABMIL-Gated without sparse coding, with it, and with a plain layer of the same width in its "
-        "place. The slides are painted, so this shows that the way works, and nothing about medicine.",
-        "data": {"dataset": str(bags), "name": "painted slides", "labels": str(labels)},
+        "title": "Synthetic slides, from pixels to report",
+        "about": "Synthetic H&E slides, half of them with a small tumour. Tiles of 128 microns "
+        f"are encoded by {ENCODER} with ImageNet weights. Three methods: ABMIL-Gated without "
+        "sparse coding, with sparse coding, and with a linear layer of the same width instead. The "
+        "slides are synthetic: the results show that the pipeline works, and have no medical "
+        "meaning.",
+        "data": {"dataset": str(bags), "name": "synthetic slides", "labels": str(labels)},
         "protocol": {"folds": folds, "repeats": repeats, "seed": seed, "selection": ["last"]},
         "training": {"recipe": "paper", "epochs": EPOCHS, "learning_rate": RATE},
         "arms": [
             {"name": "ABMIL-Gated", "model": model},
-            {"name": "ABMIL-Gated + SC", "against": "ABMIL-Gated", "model": {**model, "sparse_coding": True}},
-            {"name": "ABMIL-Gated + linear", "against": "ABMIL-Gated", "model": {**model, "refine": "linear"}},
+            {
+                "name": "ABMIL-Gated + SC",
+                "against": "ABMIL-Gated",
+                "model": {**model, "sparse_coding": True},
+            },
+            {
+                "name": "ABMIL-Gated + linear",
+                "against": "ABMIL-Gated",
+                "model": {**model, "refine": "linear"},
+            },
         ],
     }
 
 
-# ------------------------------------------------------------------------------------------------------------ looking
+# ---------------------------------------------------------------------------- models and pictures
 
-MODELS = {"plain": False, "sparse_coding": True}  # the folders of the models to keep
+MODELS = {"plain": False, "sparse_coding": True}  # folder of each model: with sparse coding?
 
 
 def train_models(out: Path, bags: Path, labels: Path, seed: int) -> dict[str, Path]:
-    """A model without and one with sparse coding, trained on the same slides; the folder of each."""
+    """Train a model without and one with sparse coding on the same slides; return their folders."""
     from scmil import studies as study
 
     data = study.open_data(bags, labels)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # bags of a hundred tiles: a second thread would mostly wait
+    torch.set_num_threads(1)  # a second thread does not help for bags of a hundred tiles
     try:
         for name, sparse in MODELS.items():
             study.train(
-                data, out / "models" / name, sparse_coding=sparse, recipe="paper", epochs=EPOCHS, patience=None,
-                valid=0.15, test=0.35, seed=seed,
-            )  # fmt: skip
+                data,
+                out / "models" / name,
+                sparse_coding=sparse,
+                recipe="paper",
+                epochs=EPOCHS,
+                patience=None,
+                valid=0.15,
+                test=0.35,
+                seed=seed,
+            )
     finally:
         torch.set_num_threads(threads)
     return {name: out / "models" / name for name in MODELS}
 
 
-def look(out: Path, run: Path, bags: Path, labels: Path, models: dict[str, Path], seed: int) -> None:
-    """Heatmaps, localisation, the PCA figure and the atlas, by the verbs that a user has, for the report of the run."""
-    from scmil.viz.atlas_page import make_atlas
+def draw_pictures(
+    out: Path, run: Path, bags: Path, labels: Path, models: dict[str, Path], seed: int
+) -> None:
+    """Draw heatmaps, the PCA figure and the atlas, and add them to the report of the run."""
+    from scmil.viz.atlas import make_atlas
     from scmil.viz.heatmaps import draw_heatmaps
     from scmil.viz.lesions import locate
     from scmil.viz.pca import draw_pca
 
-    everything, slides = open_bags(bags, labels=read_labels(labels)), out / "slides"
-    unseen = read_page(models["plain"] / "study.json")["split"]["test"]
-    found = {}
+    all_bags, slides = open_bags(bags, labels=read_labels(labels)), out / "slides"
+    test_bags = all_bags.subset(read_page(models["plain"] / "study.json")["split"]["test"])
+    localisation = {}
     for name, model in models.items():
-        draw_heatmaps(model, everything.subset(unseen), slides=slides)
-        found[name] = locate(model, everything, slides).page
-    pca = draw_pca(list(models.values()), everything, out / "pca.png", annotations=slides, seed=seed)
-    atlas = make_atlas(models["sparse_coding"], everything, slides=slides, tiles=ATLAS_TILES, seed=seed)
+        draw_heatmaps(model, test_bags, slides=slides)
+        localisation[name] = locate(model, all_bags, slides).page
+    pca = draw_pca(list(models.values()), all_bags, out / "pca.png", annotations=slides, seed=seed)
+    atlas = make_atlas(
+        models["sparse_coding"], all_bags, slides=slides, tiles=ATLAS_TILES, seed=seed
+    )
     folder = run / "pictures"
-    rows = [*_heatmap_rows(everything.subset(unseen), models, found, folder), _pca_row(pca.files[0], folder)]
-    rows += _atlas_rows(atlas, folder)
+    rows = [
+        *_heatmap_rows(test_bags, models, localisation, folder),
+        _pca_row(pca.files[0], folder),
+        *_atlas_rows(atlas, folder),
+    ]
     write_atomically(folder / "pictures.json", json.dumps(rows, indent=1).encode())
 
 
@@ -119,78 +153,89 @@ SHOWN, ATLAS_ROWS, ATLAS_TILES = 2, 3, 8
 NAMES = {"plain": "without sparse coding", "sparse_coding": "with sparse coding"}
 
 
-def _heatmap_rows(test: BagSet, models: dict[str, Path], found: dict[str, Row], folder: Path) -> list[Row]:
-    """Some tumours and a normal slide, without and with sparse coding."""
-    tumours = [id for id, label in zip(test.ids, test.labels) if label == 1][:SHOWN]
-    shown = tumours + [id for id, label in zip(test.ids, test.labels) if label == 0][:1]
+def _heatmap_rows(
+    test_bags: BagSet, models: dict[str, Path], localisation: dict[str, Row], folder: Path
+) -> list[Row]:
+    """Return rows of heatmaps for some tumour slides and a normal slide, one column per model."""
+    tumours = [bag for bag, label in zip(test_bags.ids, test_bags.labels) if label == 1][:SHOWN]
+    normal = [bag for bag, label in zip(test_bags.ids, test_bags.labels) if label == 0][:1]
     rows: list[Row] = [
         {
             "words": "",
             "half": True,
             "pictures": [
-                _copied(model / "maps" / "attention" / f"{id}.png", folder / f"{id}-{name}.png", f"{id}, {NAMES[name]}")
+                _copy_picture(
+                    model / "maps" / "attention" / f"{slide_id}.png",
+                    folder / f"{slide_id}-{name}.png",
+                    f"{slide_id}, {NAMES[name]}",
+                )
                 for name, model in models.items()
             ],
         }
-        for id in shown
+        for slide_id in tumours + normal
     ]
     rows[0]["heading"] = "Heatmaps"
-    told = "; ".join(f"{NAMES[name]} {_localised(page)}" for name, page in found.items())
+    scores = "; ".join(
+        f"{NAMES[name]} {_describe_localisation(page)}" for name, page in localisation.items()
+    )
     rows[0]["words"] = (
-        "Slides that no model saw in training. Colour is attention, by rank within the slide; the painted tumour is outlined "
-        f"in red. How well the tiles of tumour are found on the slides that were kept apart: {told}."
+        "Test slides, which were not used in training. The colour is the rank of the attention "
+        "within the slide; the annotated tumour is outlined in red. Localisation of tumour tiles "
+        f"on the test slides: {scores}."
     )
     return rows
 
 
-def _localised(page: Row) -> str:
+def _describe_localisation(page: Row) -> str:
+    """Return FROC score and AUC of tiles as text."""
     froc = page["froc"]["score"] if page.get("froc") else None
     auc = page["tiles"]["auc"] if page.get("tiles") else None
     parts = [
-        f"{words} {_value(value):.2f}" for words, value in (("FROC", froc), ("AUC of tiles", auc)) if value is not None
+        f"{name} {_value_of(value):.2f}"
+        for name, value in (("FROC score", froc), ("AUC of tiles", auc))
+        if value is not None
     ]
     return ", ".join(parts) or "not measured"
 
 
-def _value(number: Any) -> float:
+def _value_of(number: Any) -> float:
     return float(number["value"] if isinstance(number, dict) else number)
 
 
 def _pca_row(picture: Path, folder: Path) -> Row:
-    words = (
-        "The same tiles as the two models see them before they pool: two principal components, coloured by annotation."
-    )
     return {
-        "heading": "What the models see", "words": words, "wide": True,
-        "pictures": [_copied(picture, folder / "pca.png", "PCA of embeddings and of sparse codes")],
-    }  # fmt: skip
+        "heading": "Tile representations",
+        "words": "The same tiles as each model represents them before pooling, projected onto two "
+        "principal components and coloured by annotation.",
+        "wide": True,
+        "pictures": [
+            _copy_picture(picture, folder / "pca.png", "PCA of embeddings and of sparse codes")
+        ],
+    }
 
 
 def _atlas_rows(made: Any, folder: Path) -> list[Row]:
-    """The atoms that tell the classes apart best, with the tiles that use them most."""
+    """Return rows for the atoms that separate the classes best, with the tiles that use them."""
     rows: list[Row] = []
     for atom in made.atlas.ranked[:ATLAS_ROWS]:
-        tiles = [made.out / "tiles" / str(atom.atom) / f"{place}.jpg" for place in range(len(atom.tiles))]
+        sources = made.out / "tiles" / str(atom.atom)
         pictures = [
-            _copied(tile, folder / f"atom-{atom.atom}-{place}.jpg", shown.slide)
-            for place, (tile, shown) in enumerate(zip(tiles, atom.tiles))
-            if tile.is_file()
+            _copy_picture(source, folder / f"atom-{atom.atom}-{index}.jpg", tile.slide)
+            for index, tile in enumerate(atom.tiles)
+            if (source := sources / f"{index}.jpg").is_file()
         ]
         rows.append({"words": atom.sentence, "small": True, "pictures": pictures})
     if rows:
-        rows[0]["heading"] = "The atlas of atoms"
-        place = os.path.relpath(made.out / "index.html", folder.parent)
-        rows[0]["words"] = f"The whole atlas is {place}, from the folder of this report. " + rows[0]["words"]
+        rows[0]["heading"] = "Atlas of atoms"
+        page = os.path.relpath(made.out / "index.html", folder.parent)
+        rows[0]["words"] = (
+            "An atom is a column of the dictionary of the sparse coding layer. These atoms "
+            f"separate the classes best; all atoms are in {page} (relative to this report). "
+            + rows[0]["words"]
+        )
     return rows
 
 
-def _copied(source: Path, target: Path, caption: str) -> dict[str, str]:
+def _copy_picture(source: Path, target: Path, caption: str) -> dict[str, str]:
     write_atomically(target, source.read_bytes())
     return {"file": target.name, "caption": caption}
-
-
-def label_counts(labels: Path) -> dict[str, int]:
-    """How many slides have which label."""
-    with labels.open(newline="") as file:
-        rows = [row["label"] for row in csv.DictReader(file)]
-    return {name: rows.count(name) for name in sorted(set(rows))}

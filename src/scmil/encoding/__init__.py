@@ -1,1 +1,1 @@
-"""encoding."""
+"""From slides to bags: encoders, features, and the stages tile and encode."""

@@ -1,7 +1,8 @@
-"""Tiles of a slide through an encoder into a bag: reading, transforming and encoding overlap.
+"""Encode the tiles of a slide into a bag.
 
-Threads read batches of tiles ahead, in the order in which the slide stores them, while the network works on the batch
-before. A few batches wait at most, so memory does not depend on the size of the slide.
+Threads read batches of tiles ahead, in the order of the tiling, while the network encodes the
+previous batch. Only a few batches are read ahead, so memory does not depend on the size of the
+slide.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import torch
 from numpy.typing import NDArray
 
 from scmil import __version__
-from scmil.bags.hdf5 import DTYPES, check_dtype, rounded
 from scmil.bags.bag import Bag
-from scmil.errors import OptionError, SlideError
+from scmil.bags.hdf5 import DTYPES, check_dtype, rounded
 from scmil.core.memory import memory_is_kept
+from scmil.errors import OptionError, SlideError
 
 if TYPE_CHECKING:
     from scmil.encoding.encoders import Encoder
     from scmil.slides.slide import Slide
     from scmil.slides.tiling import Tiling
 
-# Tiles at a time. Measured on two cores, tiles a second of EfficientNet-Lite0: 58 by 8 and by 4, 41 by 16, 36 by 32.
+# Tiles per batch. Measured on two cores with EfficientNet-Lite0: 58 tiles/s with batches of 4 and
+# 8, 41 with 16, 36 with 32.
 ON_PROCESSOR, ON_GPU = 8, 64
-WAITING = 2  # batches a reading thread may be ahead
+WAITING = 2  # batches per thread that are read ahead
 Pixels = NDArray[np.uint8]
 
 
@@ -43,11 +45,23 @@ def encode(
     dtype: str = "float32",
     progress: Callable[[int], None] | None = None,
 ) -> Bag:
-    """The bag of a slide: one row of features for each tile, in the tiling's order.
+    """Encode the tiles of a slide: one row of features per tile, in the order of the tiling.
 
-    `workers` threads read; `progress` is called with the number of tiles that are done. Without a `batch`, few tiles at a
-    time go through a processor, whose memory can then be used again, and many through a GPU. Features that will be written
-    as float16 need not be kept in more: `dtype="float16"`.
+    Args:
+        slide: The slide.
+        tiling: Its tiles, see `tile`.
+        encoder: The encoder, see `load_encoder`.
+        batch: Tiles per batch; None chooses 8 on a CPU and 64 on a GPU.
+        workers: Number of threads that read tiles.
+        dtype: Type of the features, "float32" or "float16".
+        progress: Called with the number of encoded tiles after each batch.
+
+    Returns:
+        The bag, with the coordinates of the tiles and the provenance of the features.
+
+    Raises:
+        OptionError: If `batch`, `workers` or `dtype` is invalid.
+        SlideError: If there are no tiles, the slide cannot be read, or features are not finite.
 
     >>> import numpy as np
     >>> from scmil.encoding.encoders import load_encoder
@@ -56,29 +70,43 @@ def encode(
     >>> path = Path(tempfile.mkdtemp()) / "pink.png"
     >>> Image.new("RGB", (600, 600), (200, 80, 160)).save(path)
     >>> slide = open_slide(path, mpp=0.5)
-    >>> bag = encode(slide, tile(slide, find_tissue(slide, "biopsy")), load_encoder("resnet18", random=0))
+    >>> tiling = tile(slide, find_tissue(slide, "biopsy"))
+    >>> bag = encode(slide, tiling, load_encoder("resnet18", random=0))
     >>> bag, bag.xy.tolist(), bag.provenance["side_level0"]
     (Bag('pink', 4 x 512, label=None), [[0, 0], [256, 0], [0, 256], [256, 256]], 256.0)
     """
     if (batch is not None and batch < 1) or workers < 1:
-        raise OptionError(f"batch = {batch} and workers = {workers}: both are at least 1.")
+        raise OptionError(f"batch = {batch} and workers = {workers}; both must be at least 1.")
     check_dtype(dtype)
     if not len(tiling.xy):
-        raise SlideError(f"slide {slide.id!r} has no tiles: no tissue was found, or less of it than a tile needs.")
+        raise SlideError(
+            f"slide {slide.id!r} has no tiles: no tissue was found, or less than a tile needs."
+        )
     features = torch.empty(len(tiling.xy), encoder.dim, dtype=DTYPES[dtype])
     done = bad = 0
     on_processor = encoder.device == "cpu"
     with memory_is_kept() if on_processor else nullcontext():
-        for tiles in _read_ahead(slide, tiling, batch or (ON_PROCESSOR if on_processor else ON_GPU), workers):
+        for tiles in _read_ahead(
+            slide, tiling, batch or (ON_PROCESSOR if on_processor else ON_GPU), workers
+        ):
             rows = encoder(torch.from_numpy(tiles)).cpu()
             features[done : done + len(tiles)] = rounded(rows, dtype, slide.id)
-            bad += int((~torch.isfinite(rows)).any(1).sum())  # here, and not of all at the end, which would need copies
+            # Per batch: a check of all features at the end would need a copy.
+            bad += int((~torch.isfinite(rows)).any(1).sum())
             done += len(tiles)
             if progress:
                 progress(done)
     if bad:
-        raise SlideError(f"slide {slide.id!r}: the encoder gave NaN or infinite features for {bad} of {done} tiles.")
-    return Bag(slide.id, features, xy=torch.from_numpy(tiling.xy), provenance=provenance_of(slide, tiling, encoder))
+        raise SlideError(
+            f"slide {slide.id!r}: the encoder returned NaN or infinite features for {bad} of "
+            f"{done} tiles. Try --precision float32."
+        )
+    return Bag(
+        slide.id,
+        features,
+        xy=torch.from_numpy(tiling.xy),
+        provenance=provenance_of(slide, tiling, encoder),
+    )
 
 
 def join_scales(
@@ -92,9 +120,10 @@ def join_scales(
     dtype: str = "float32",
     progress: Callable[[int], None] | None = None,
 ) -> Bag:
-    """A bag of two scales: beside each tile's features those of its parent, which shows `factor` times as much around it.
+    """Encode the tiles of a slide at two scales and concatenate their features.
 
-    With tiles of 0.5 microns a pixel the parents have 2.0: x20 beside x5, as DSMIL has them.
+    Each tile gets the features of its parent, which is `factor` times as wide. Tiles of 0.5 microns
+    per pixel have parents of 2.0 microns per pixel: x20 and x5, as in DSMIL.
     """
     parents, parent_of = tiling.parents(factor)
     total = len(parents.xy)
@@ -102,15 +131,21 @@ def join_scales(
     def in_all(before: int) -> Callable[[int], None] | None:
         return (lambda done: progress(before + done)) if progress else None
 
-    coarse = encode(slide, parents, encoder, batch=batch, workers=workers, dtype=dtype, progress=in_all(0))
-    fine = encode(slide, tiling, encoder, batch=batch, workers=workers, dtype=dtype, progress=in_all(total))
-    features = torch.cat([fine.features, coarse.features[torch.from_numpy(np.asarray(parent_of))]], 1)
+    coarse = encode(
+        slide, parents, encoder, batch=batch, workers=workers, dtype=dtype, progress=in_all(0)
+    )
+    fine = encode(
+        slide, tiling, encoder, batch=batch, workers=workers, dtype=dtype, progress=in_all(total)
+    )
+    features = torch.cat(
+        [fine.features, coarse.features[torch.from_numpy(np.asarray(parent_of))]], 1
+    )
     scales = {"scales_mpp": [tiling.mpp, parents.mpp]}
     return Bag(slide.id, features, xy=fine.xy, provenance={**fine.provenance, **scales})
 
 
 def provenance_of(slide: Slide, tiling: Tiling, encoder: Encoder) -> dict[str, Any]:
-    """Where the features come from: all that is needed to make them again, and to draw on the slide."""
+    """The provenance of features: all that is needed to compute them again and to draw heatmaps."""
     return {
         "format": "scmil",
         "scmil": __version__,
@@ -126,11 +161,12 @@ def provenance_of(slide: Slide, tiling: Tiling, encoder: Encoder) -> dict[str, A
         "mpp_source": slide.mpp_source,
         "vendor": slide.vendor,
         "precision": encoder.precision,
+        **encoder.details,
     }
 
 
 def _read_ahead(slide: Slide, tiling: Tiling, batch: int, workers: int) -> Iterator[Pixels]:
-    """Batches of tiles in order, read by threads that are a few batches ahead."""
+    """Yield batches of tiles in order, read by threads a few batches ahead."""
     parts = [tiling.xy[start : start + batch] for start in range(0, len(tiling.xy), batch)]
 
     def read(part: NDArray[np.int64]) -> Pixels:
@@ -146,5 +182,5 @@ def _read_ahead(slide: Slide, tiling: Tiling, batch: int, workers: int) -> Itera
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for future in waiting:  # after an error nobody waits for tiles that nobody wants
+            for future in waiting:  # not needed after an error
                 future.cancel()

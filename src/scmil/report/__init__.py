@@ -1,18 +1,20 @@
-"""The report: a run folder becomes a page, a Markdown file and a LaTeX table. It reads files only, and trains nothing."""
+"""The report of a run directory as HTML, Markdown and LaTeX. Only files are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from scmil.core.atomic import write_atomically
+from scmil.core.text import encode_utf8
 from scmil.errors import OptionError
-from scmil.core.files import utf8, write_atomically
-from scmil.report.comparisons import compare_arms
+from scmil.report.comparisons import compare_methods
+from scmil.report.markdown_latex import write_latex, write_markdown
 from scmil.report.model_page import write_model_page
 from scmil.report.page import write_page
-from scmil.report.run_files import Run, read_run
+from scmil.report.run import Run
+from scmil.report.run_files import read_run
 from scmil.report.tables import TerminalTable, comparisons_for_terminal, rows_for_terminal
-from scmil.report.markdown_latex import write_latex, write_markdown
 from scmil.report.verdict import verdict
 
 __all__ = [
@@ -31,19 +33,36 @@ FORMATS = ("html", "md", "tex")
 
 
 def write_report(run: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write report.html, report.md and report.tex into the run folder, finished or half-finished; returns their paths."""
+    """Write report.html, report.md and report.tex into a run directory, finished or not.
+
+    Args:
+        run: The run directory.
+        formats: Some of "html", "md" and "tex".
+
+    Returns:
+        The paths of the reports.
+
+    Raises:
+        OptionError: A format is unknown.
+        DataError: A file of the run directory is missing or damaged.
+
+    >>> write_report(Path("runs/table2"), ["pdf"])
+    Traceback (most recent call last):
+    ...
+    scmil.errors.OptionError: unknown report format 'pdf'. Known: html, md, tex.
+    """
     if unknown := [name for name in formats if name not in FORMATS]:
         raise OptionError(f"unknown report format {unknown[0]!r}. Known: {', '.join(FORMATS)}.")
     read = read_run(run)
-    compared = compare_arms(read)
+    compared = compare_methods(read)
     write = {
         "html": lambda: write_page(read, compared),
         "md": lambda: write_markdown(read, compared),
         "tex": lambda: write_latex(read),
     }
-    return [_put(Path(run) / f"report.{name}", write[name]()) for name in formats]
+    return [_write_text(Path(run) / f"report.{name}", write[name]()) for name in formats]
 
 
-def _put(path: Path, text: str) -> Path:
-    write_atomically(path, utf8(text))
+def _write_text(path: Path, text: str) -> Path:
+    write_atomically(path, encode_utf8(text))
     return path

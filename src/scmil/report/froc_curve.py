@@ -1,4 +1,4 @@
-"""The FROC curve as a picture: what share of the lesions is found at how many false alarms a slide."""
+"""The FROC curve as SVG: sensitivity against false positives per slide."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.report.html.markup import Markup, element, join, number
+from scmil.report.html.markup import Markup, element, format_number, join
 from scmil.report.html.plots import Axis
 
 WIDTH, HEIGHT = 640, 430
 LEFT, RIGHT, TOP, BOTTOM = 64, 616, 86, 360
-FEWEST, MOST = 1 / 8, 8.0  # false positives a slide, on an axis of doublings
-CURVE, BAND, INK, FAINT = "#0072b2", "#cfe3f1", "#222", "#d8d8d8"  # blue that all eyes tell from grey
+FEWEST, MOST = 1 / 8, 8.0  # false positives per slide, on a logarithmic axis
+# Blue that colour-blind readers can distinguish from grey.
+CURVE, BAND, INK, FAINT = "#0072b2", "#cfe3f1", "#222", "#d8d8d8"
 NAMES = {0.125: "1/8", 0.25: "1/4", 0.5: "1/2"}
 FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
@@ -27,7 +28,7 @@ def froc_picture(
     title: str,
     words: Sequence[str] = (),
 ) -> str:
-    """The curve with the six points that make the score, each with its interval, as a file of its own (SVG).
+    """A stand-alone SVG of the curve, with the six points of the score and their intervals.
 
     >>> point = {"false_positives": 1.0, "sensitivity": 0.5, "interval": [0.25, 0.75]}
     >>> picture = froc_picture(np.array([0.0, 2.0]), np.array([0.0, 1.0]), [point], "FROC 0.5")
@@ -36,20 +37,38 @@ def froc_picture(
     """
     across, up = Axis(math.log2(FEWEST), math.log2(MOST), LEFT, RIGHT), Axis(0, 1, BOTTOM, TOP)
     at = np.geomspace(FEWEST, MOST, 300)
-    line = [(across.at(math.log2(x)), up.at(y)) for x, y in zip(at, np.interp(at, false_positives, sensitivity))]
+    line = [
+        (across.at(math.log2(x)), up.at(y))
+        for x, y in zip(at, np.interp(at, false_positives, sensitivity))
+    ]
     heading = [
         element("text", title, x=LEFT, y=30, font_size=19, font_weight=600, fill=INK),
-        *(element("text", word, x=LEFT, y=50 + 17 * i, font_size=12.5, fill="#555") for i, word in enumerate(words)),
+        *(
+            element("text", word, x=LEFT, y=50 + 17 * i, font_size=12.5, fill="#555")
+            for i, word in enumerate(words)
+        ),
     ]
     drawing = join(
         element("rect", width=WIDTH, height=HEIGHT, fill="white"),
         *heading,
         _axes(across, up),
         _band(across, up, points),
-        element("path", d=_path(line), fill="none", stroke=CURVE, stroke_width=2.5, stroke_linejoin="round"),
-        *(_point(across, up, point) for point in points),
+        element(
+            "path",
+            d=_svg_path(line),
+            fill="none",
+            stroke=CURVE,
+            stroke_width=2.5,
+            stroke_linejoin="round",
+        ),
+        *(_draw_point(across, up, point) for point in points),
     )
-    options = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "font-family": FONT, "role": "img", "aria-label": title}
+    options = {
+        "viewBox": f"0 0 {WIDTH} {HEIGHT}",
+        "font-family": FONT,
+        "role": "img",
+        "aria-label": title,
+    }
     size = {"width": WIDTH, "height": HEIGHT, "xmlns": "http://www.w3.org/2000/svg"}
     return str(element("svg", drawing, **size, **options))
 
@@ -60,7 +79,15 @@ def _axes(across: Axis, up: Axis) -> Markup:
         y = up.at(share)
         parts += [
             element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, stroke="#888" if share == 0 else FAINT),
-            element("text", f"{share:g}", x=LEFT - 9, y=y + 4.5, font_size=13, text_anchor="end", fill=INK),
+            element(
+                "text",
+                f"{share:g}",
+                x=LEFT - 9,
+                y=y + 4.5,
+                font_size=13,
+                text_anchor="end",
+                fill=INK,
+            ),
         ]
     for power in range(round(across.low), round(across.high) + 1):
         x, name = across.at(power), NAMES.get(2.0**power, f"{2.0**power:g}")
@@ -72,8 +99,21 @@ def _axes(across: Axis, up: Axis) -> Markup:
     style = {"font_size": 13.5, "text_anchor": "middle", "fill": INK}
     side = f"rotate(-90 18 {(TOP + BOTTOM) / 2:g})"
     parts += [
-        element("text", "False positives per slide (each mark doubles them)", x=middle, y=BOTTOM + 45, **style),
-        element("text", "Share of lesions found", x=18, y=(TOP + BOTTOM) / 2, transform=side, **style),
+        element(
+            "text",
+            "False positives per slide (logarithmic scale)",
+            x=middle,
+            y=BOTTOM + 45,
+            **style,
+        ),
+        element(
+            "text",
+            "Sensitivity (fraction of lesions detected)",
+            x=18,
+            y=(TOP + BOTTOM) / 2,
+            transform=side,
+            **style,
+        ),
     ]
     return join(*parts)
 
@@ -84,19 +124,41 @@ def _band(across: Axis, up: Axis, points: Sequence[Mapping[str, Any]]) -> Markup
     x = [across.at(math.log2(point["false_positives"])) for point in known]
     low, high = ([up.at(point["interval"][end]) for point in known] for end in (0, 1))
     outline = [*zip(x, high), *reversed(list(zip(x, low)))]
-    return element("path", d=_path(outline) + "Z", fill=BAND, fill_opacity=0.6) if len(known) > 1 else Markup("")
+    return (
+        element("path", d=_svg_path(outline) + "Z", fill=BAND, fill_opacity=0.6)
+        if len(known) > 1
+        else Markup("")
+    )
 
 
-def _point(across: Axis, up: Axis, point: Mapping[str, Any]) -> Markup:
+def _draw_point(across: Axis, up: Axis, point: Mapping[str, Any]) -> Markup:
     x, y = across.at(math.log2(point["false_positives"])), up.at(point["sensitivity"])
-    told = number(point["sensitivity"], 2)
+    value = format_number(point["sensitivity"], 2)
     above = y - 12 if y - 12 > TOP + 4 else y + 22
     return join(
-        element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=4.5, fill="white", stroke=CURVE, stroke_width=2.5),
-        element("text", told, x=f"{x:.1f}", y=f"{above:.1f}", font_size=12.5, text_anchor="middle", fill=INK,
-                stroke="white", stroke_width=3, paint_order="stroke"),
-    )  # fmt: skip
+        element(
+            "circle",
+            cx=f"{x:.1f}",
+            cy=f"{y:.1f}",
+            r=4.5,
+            fill="white",
+            stroke=CURVE,
+            stroke_width=2.5,
+        ),
+        element(
+            "text",
+            value,
+            x=f"{x:.1f}",
+            y=f"{above:.1f}",
+            font_size=12.5,
+            text_anchor="middle",
+            fill=INK,
+            stroke="white",
+            stroke_width=3,
+            paint_order="stroke",
+        ),
+    )
 
 
-def _path(points: Sequence[tuple[float, float]]) -> str:
+def _svg_path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -1,4 +1,4 @@
-"""A trained model as a page: how good it is and on whom, how it was trained, and what it says of every slide."""
+"""The HTML page of a trained model: metrics, ROC curve, training curves, predictions, settings."""
 
 from __future__ import annotations
 
@@ -10,47 +10,81 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scmil.core.atomic import write_atomically
+from scmil.core.text import encode_utf8
 from scmil.errors import DataError
-from scmil.core.files import utf8, write_atomically
-from scmil.report.files import Table
-from scmil.report.html.tables import cell_of_name, cell_of_number, cell_of_words, table
-from scmil.report.html.markup import ABSENT, Markup, element, join, number
+from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
+from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
+from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import pairs, whole_page
-from scmil.report.html.plots import Line, Look, line_legend, line_panel, panels
-from scmil.report.run_files import METRIC_NAMES
+from scmil.report.run import METRIC_NAMES
+from scmil.report.run_files import ResultTable
 
-PARTS = {"test": "test part", "valid": "validation part", "train": "training part"}
-HONEST = "test"
+SPLITS = {"test": "test split", "valid": "validation split", "train": "training split"}
 
 
 def write_model_page(folder: str | Path) -> Path:
-    """Write `report.html` into the folder of a model that `scmil train` has made; it reads the files there, and no more."""
+    """Write `report.html` into the folder of a model, from the files that `scmil train` wrote
+    there.
+
+    Args:
+        folder: The folder of the model.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        DataError: A file is missing or damaged.
+
+    >>> write_model_page("nothing")
+    Traceback (most recent call last):
+    ...
+    scmil.errors.DataError: nothing/study.json: not readable as JSON...
+    """
     folder = Path(folder)
-    study, metrics = (_page(folder / name) for name in ("study.json", "metrics.json"))
-    said = Table(folder / "predictions.csv", ["slide_id", "case_id", "part", "y_true", "y_pred"])
-    history = Table(folder / "history.csv", ["epoch", "train_loss"])
+    study, metrics = (_read_json(folder / name) for name in ("study.json", "metrics.json"))
+    predictions = ResultTable(
+        folder / "predictions.csv", ["slide_id", "case_id", "part", "y_true", "y_pred"]
+    )
+    history = ResultTable(folder / "history.csv", ["epoch", "train_loss"])
     model = study["settings"]["model"]
     title = f"{_aggregator(model)} {'with' if model['sparse_coding'] else 'without'} sparse coding"
     sections = {
-        "How good it is": _scores(metrics),
-        "Told apart": _separation(study, said),
-        "Training": _training(study, history),
-        "Every slide": _slides(study, said),
-        "What it expects": _facts(study),
+        "Metrics": _metrics_table(metrics),
+        "ROC curve": _roc_curves(study, predictions),
+        "Training": _loss_curves(study, history),
+        "Predictions": _prediction_table(study, predictions),
+        "Requirements and settings": _settings_lists(study),
     }
-    parts = [element("section", element("h2", name), body) for name, body in sections.items() if body]
-    head = element("header", element("h1", title), element("p", _about(study), class_="about"))
-    foot = element("footer", f"Written by scmil {study['versions'].get('scmil', '')} from the files of this model.")
-    text = whole_page(title, head, element("p", _verdict(study, metrics), class_="verdict"), *parts, foot)
-    write_atomically(folder / "report.html", utf8(text))
+    parts = [
+        element("section", element("h2", name), body) for name, body in sections.items() if body
+    ]
+    head = element("header", element("h1", title), element("p", _describe(study), class_="about"))
+    foot = element(
+        "footer",
+        f"Written by scmil {study['versions'].get('scmil', '')} from the files in this folder. "
+        "For research use only. Not a medical device.",
+    )
+    text = whole_page(
+        title,
+        head,
+        element("p", _summarise_metrics(study, metrics), class_="verdict"),
+        *(element("p", note, class_="note") for note in study.get("notes", ())),
+        *parts,
+        foot,
+    )
+    write_atomically(folder / "report.html", encode_utf8(text))
     return folder / "report.html"
 
 
-def _page(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not readable as JSON ({error}). Is this the folder of a finished model?") from None
+        raise DataError(
+            f"{path}: not readable as JSON ({error}). Expected the folder of a trained model; "
+            "train again if the file is damaged."
+        ) from None
 
 
 def _aggregator(model: Mapping[str, Any]) -> str:
@@ -58,80 +92,111 @@ def _aggregator(model: Mapping[str, Any]) -> str:
     return str(own["name"] if isinstance(own, Mapping) else own)
 
 
-def _about(study: Mapping[str, Any]) -> str:
+def _describe(study: Mapping[str, Any]) -> str:
     slides = sum(map(len, study["split"].values()))
-    told = ", ".join(f"{len(ids)} in the {PARTS[part]}" for part, ids in study["split"].items() if ids)
-    return f"Tells {', '.join(study['classes'])} apart. {slides} slides, split by patient: {told}."
+    counts = ", ".join(
+        f"{len(ids)} in the {SPLITS[part]}" for part, ids in study["split"].items() if ids
+    )
+    return f"Classes: {', '.join(study['classes'])}. {slides} slides, split by patient: {counts}."
 
 
-def _verdict(study: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    part = HONEST if HONEST in metrics else "valid"
+def _summarise_metrics(study: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    part = "test" if "test" in metrics else "valid"
     level = "patient" if "patient" in metrics[part] else "slide"
     found = metrics[part][level]
-    scores = f"AUC {_interval(found['auc'])}, accuracy {_interval(found['accuracy'])}"
-    words = f"On {found['n']} {level}s of the {PARTS[part]}: {scores}."
+    scores = f"AUC {_with_interval(found['auc'])}, accuracy {_with_interval(found['accuracy'])}"
+    words = f"On {found['n']} {level}s of the {SPLITS[part]}: {scores}."
     for row in metrics.get("cross_validation", [])[-1:]:
-        words += f" Over {row['repeats']} x {row['folds']} folds: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}."
-    if part != HONEST:
+        words += (
+            f" Over {row['repeats']} x {row['folds']} folds: AUC {row['auc']:.3f}, accuracy "
+            f"{row['accuracy']:.3f}."
+        )
+    if part != "test":
         return (
-            words
-            + " The validation part chose the epoch and the threshold, so its numbers are too good; the folds' are not."
+            f"{words} Epoch and threshold were selected on the validation split, so its metrics "
+            "are biased upwards; those of the cross-validation are not."
         )
     wide = (found["auc"]["high"] or 1) - (found["auc"]["low"] or 0)
     return words + (
-        " So few slides leave much open, more than the intervals say." if wide > 0.2 or found["n"] < 30 else ""
+        " With so few slides the uncertainty is large." if wide > 0.2 or found["n"] < 30 else ""
     )
 
 
-def _interval(found: Mapping[str, float | None]) -> str:
-    return f"{number(found['value'])} ({number(found['low'])} to {number(found['high'])})"
+def _with_interval(found: Mapping[str, float | None]) -> str:
+    return (
+        f"{format_number(found['value'])} ({format_number(found['low'])} to "
+        f"{format_number(found['high'])})"
+    )
 
 
-def _scores(metrics: Mapping[str, Any]) -> Markup:
+def _metrics_table(metrics: Mapping[str, Any]) -> Markup:
     columns = [
-        (part, level) for part in PARTS if part in metrics for level in ("slide", "patient") if level in metrics[part]
+        (part, level)
+        for part in SPLITS
+        if part in metrics
+        for level in ("slide", "patient")
+        if level in metrics[part]
     ]
-    heads = [f"{PARTS[part]}, {metrics[part][level]['n']} {level}s" for part, level in columns]
+    heads = [f"{SPLITS[part]}, {metrics[part][level]['n']} {level}s" for part, level in columns]
     rows = [
-        [cell_of_name(name)]
+        [row_header(name)]
         + [
-            cell_of_number(
-                join(number((found := metrics[part][level][metric])["value"]), element("small", _range(found))),
+            number_cell(
+                join(
+                    format_number((found := metrics[part][level][metric])["value"]),
+                    element("small", _range(found)),
+                ),
                 found["value"],
             )
             for part, level in columns
         ]
         for metric, name in METRIC_NAMES.items()
     ]
-    words = "95 % intervals: patients drawn anew with their slides. What it has learned from, or was chosen on, says little."
+    methods = metrics.get("intervals", "bootstrap over patients")
+    words = (
+        f"95 % confidence intervals: {methods}. Metrics on the training and validation splits are "
+        "biased upwards, because the model was fitted and selected on them."
+    )
     return join(element("p", words, class_="note"), table("Metrics", ["Metric"], heads, rows))
 
 
 def _range(found: Mapping[str, float | None]) -> str:
-    return f"{number(found['low'])} to {number(found['high'])}"
+    return f"{format_number(found['low'])} to {format_number(found['high'])}"
 
 
-def _separation(study: Mapping[str, Any], said: Table) -> Markup | None:
-    """The ROC curve of each part, for two classes."""
+def _roc_curves(study: Mapping[str, Any], predictions: ResultTable) -> Markup | None:
+    """The ROC curve of each split, for two classes."""
     classes = study["classes"]
     if len(classes) != 2:
         return None
-    scores, positive = said.numbers(f"p_{classes[1]}"), said.text("y_true") == classes[1]
-    part = said.text("part")
+    scores, positive = (
+        predictions.numbers(f"p_{classes[1]}"),
+        predictions.text("y_true") == classes[1],
+    )
+    part = predictions.text("part")
     lines = []
-    for i, (name, words) in enumerate(PARTS.items()):
+    for i, (name, words) in enumerate(SPLITS.items()):
         own = part == name
         if own.any() and 0 < positive[own].sum() < own.sum():
             x, y = roc(positive[own], scores[own])
-            lines.append(Line(words, Look(i, None), x.tolist(), y.tolist()))
+            lines.append(Line(words, LineStyle(i, None), x.tolist(), y.tolist()))
     if not lines:
         return None
-    words = f"Sensitivity against false alarms as the threshold on the probability of {classes[1]!r} goes down."
-    return join(element("p", words), line_legend(lines), panels(line_panel("ROC curve", words, lines)))
+    words = (
+        "Sensitivity against the false positive rate, for all thresholds on the probability of "
+        f"{classes[1]!r}."
+    )
+    return join(
+        element("p", words),
+        line_legend(lines),
+        panels(line_panel("Sensitivity, by false positive rate", words, lines)),
+    )
 
 
-def roc(positive: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Share of false alarms and sensitivity at every threshold; equal scores are one step.
+def roc(
+    positive: NDArray[np.bool_], scores: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """False positive rate and sensitivity at every threshold; equal scores are one step.
 
     >>> roc(np.array([True, False, True]), np.array([0.9, 0.5, 0.5]))
     (array([0., 0., 1.]), array([0. , 0.5, 1. ]))
@@ -142,19 +207,32 @@ def roc(positive: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[NDArr
     return np.append(0, alarms / max(alarms[-1], 1)), np.append(0, hits / max(hits[-1], 1))
 
 
-def _training(study: Mapping[str, Any], history: Table) -> Markup:
+def _loss_curves(study: Mapping[str, Any], history: ResultTable) -> Markup:
     epochs = history.numbers("epoch").tolist()
 
     def line(column: str, name: str, colour: int) -> Line | None:
         if column not in history.columns:
             return None
-        return Line(name, Look(colour, None), epochs, history.numbers(column, empty=True).tolist())
+        return Line(
+            name, LineStyle(colour, None), epochs, history.numbers(column, empty=True).tolist()
+        )
 
-    losses = [each for each in (line("train_loss", "training", 2), line("valid_loss", "validation", 1)) if each]
-    scores = [each for each in (line("valid_auc", "AUC", 0), line("valid_accuracy", "accuracy", 3)) if each]
+    losses = [
+        each
+        for each in (line("train_loss", "training", 2), line("valid_loss", "validation", 1))
+        if each
+    ]
+    scores = [
+        each
+        for each in (line("valid_auc", "AUC", 0), line("valid_accuracy", "accuracy", 3))
+        if each
+    ]
     best = study["best_epoch"]
     words = (
-        f"Epoch {best} of {study['epochs']} has the best validation AUC (the vertical line), and is the model."
+        (
+            f"Epoch {best} of {study['epochs']} has the best validation AUC (vertical line); the "
+            "model is that of this epoch."
+        )
         if best
         else ""
     )
@@ -170,32 +248,59 @@ def _training(study: Mapping[str, Any], history: Table) -> Markup:
     )
 
 
-def _slides(study: Mapping[str, Any], said: Table) -> Markup:
+def _prediction_table(study: Mapping[str, Any], predictions: ResultTable) -> Markup:
     classes: Sequence[str] = study["classes"]
     columns = [f"p({name})" for name in classes]
-    probabilities = [said.numbers(f"p_{name}") for name in classes]
-    texts = [said.text(name) for name in ("slide_id", "case_id", "part", "y_true", "y_pred")]
+    probabilities = [predictions.numbers(f"p_{name}") for name in classes]
+    texts = [predictions.text(name) for name in ("slide_id", "case_id", "part", "y_true", "y_pred")]
     rows = []
-    tested_first = sorted(range(said.length), key=lambda place: list(PARTS).index(str(texts[2][place])))
+    tested_first = sorted(
+        range(predictions.length), key=lambda place: list(SPLITS).index(str(texts[2][place]))
+    )
     for place in tested_first:
-        slide, case, part, truth, guess = (column[place] for column in texts)
-        wrong = element("span", f"{guess} ✗", class_="down") if guess != truth else join(str(guess))
+        slide, case, part, label, predicted = (column[place] for column in texts)
+        shown = (
+            element("span", f"{predicted} ✗", class_="down")
+            if predicted != label
+            else join(str(predicted))
+        )
         rows.append(
             [
-                cell_of_name(str(slide), str(case) or None),
-                *(cell_of_words(word) for word in (PARTS[str(part)], str(truth), wrong)),
-                *(cell_of_number(f"{p[place]:.3f}", float(p[place])) for p in probabilities),
+                row_header(str(slide), str(case) or None),
+                *(text_cell(word) for word in (SPLITS[str(part)], str(label), shown)),
+                *(number_cell(f"{p[place]:.3f}", float(p[place])) for p in probabilities),
             ]
         )
     missed = int((texts[3] != texts[4]).sum())
-    words = f"{missed} of {len(rows)} are not what their label says (✗). Click a heading to sort."
-    return join(element("p", words), table("Every slide", ["Slide", "Part", "Label", "Said"], columns, rows))
-
-
-def _facts(study: Mapping[str, Any]) -> Markup:
-    contract = {key: ABSENT if value is None else value for key, value in study["contract"].items()}
-    listed = {"Bags": contract, "Recipe": study["recipe"], "Settings": study["settings"], "Versions": study["versions"]}
+    words = (
+        f"{missed} of {len(rows)} predictions differ from the label (✗). Click a column header to "
+        "sort."
+    )
     return join(
-        element("p", "Bags that were made otherwise are refused, with the command that makes them again."),
-        element("div", *(pairs(title, values) for title, values in listed.items()), class_="panels"),
+        element("p", words),
+        table("Predictions", ["Slide", "Split", "Label", "Predicted"], columns, rows),
+    )
+
+
+def _settings_lists(study: Mapping[str, Any]) -> Markup:
+    contract = {key: ABSENT if value is None else value for key, value in study["contract"].items()}
+    listed = {
+        "Bags": contract,
+        "Recipe": study["recipe"],
+        "Settings": study["settings"],
+        "Versions": study["versions"],
+    }
+    if licence := study.get("encoder_licence"):  # models of earlier versions have none
+        listed["Licence of the encoder"] = {
+            "encoder": licence["encoder"],
+            "terms": licence["sentence"],
+        }
+    return join(
+        element(
+            "p",
+            "Bags with other properties are rejected, with the command that creates matching bags.",
+        ),
+        element(
+            "div", *(pairs(title, values) for title, values in listed.items()), class_="panels"
+        ),
     )

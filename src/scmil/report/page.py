@@ -1,48 +1,49 @@
-"""The report as one HTML file: no network, no outside font, and a policy that lets nothing run but its own script."""
+"""The report as one HTML file that needs no network."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from scmil.report import pictures
-from scmil.report.html import tables as html_tables
 from scmil.report import paper_tables as paper
+from scmil.report import pictures
+from scmil.report.comparisons import MethodComparison
 from scmil.report.html import plots
-from scmil.report.comparisons import Compared
-from scmil.report.html.tables import badge, warning
+from scmil.report.html import tables as html_tables
+from scmil.report.html.document import html_document, read_asset
 from scmil.report.html.markup import Markup, element, join
-from scmil.report.run_files import Run
-from scmil.report.html.style import SCRIPT, STYLE
+from scmil.report.html.tables import badge, leakage_warning
+from scmil.report.run import Run
 from scmil.report.tables import MEANING
 from scmil.report.verdict import verdict
 
 
-def write_page(run: Run, compared: Sequence[Compared]) -> str:
-    """The whole page."""
+def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
+    """The HTML report of a run directory."""
     sections = {
         "Results": html_tables.results(run),
-        "What the protocol is worth": html_tables.worth(run),
+        "Effect of the selection protocol": html_tables.protocol_effect_table(run),
         "Comparisons": html_tables.comparisons(run, compared),
-        "Folds": _folds(run),
-        "Differences": _differences(run, compared),
-        "Beside the paper": paper.html_section(run),
+        "Folds": _fold_plots(run),
+        "Differences": _difference_plots(run, compared),
+        "Published results": paper.html_section(run),
         "Pictures": pictures.section(run.folder),
-        "Training": _training(run),
+        "Training": _training_curves(run),
         "Cost": html_tables.cost(run),
-        "How these numbers were made": _method(run),
-        "Missing and failed cells": _unfinished(run),
+        "How the results were computed": _computation(run),
+        "Missing and failed runs": _unfinished(run),
     }
     present = {title: body for title, body in sections.items() if body}
     places = {title: title.lower().replace(" ", "-") for title in present}
-    links = element("nav", *(element("a", title, href=f"#{places[title]}") for title in present), aria_label="Contents")
+    links = element(
+        "nav",
+        *(element("a", title, href=f"#{places[title]}") for title in present),
+        aria_label="Contents",
+    )
     body = [
         element(
             "header",
@@ -52,98 +53,103 @@ def write_page(run: Run, compared: Sequence[Compared]) -> str:
         ),
         element("p", verdict(run, compared), class_="verdict"),
         links,
-        *(element("section", element("h2", title), text, id=places[title]) for title, text in present.items()),
-        element("footer", f"Written by scmil {run.versions.get('scmil', '')} from the files of this run."),
+        *(
+            element("section", element("h2", title), text, id=places[title])
+            for title, text in present.items()
+        ),
+        element(
+            "footer",
+            f"Written by scmil {run.versions.get('scmil', '')} from the files in this run "
+            "directory.",
+        ),
     ]
     return whole_page(run.title, *body)
 
 
 def whole_page(title: str, *body: Markup) -> str:
-    """A page of one file around its parts, in the style of all reports."""
-    whole = element("body", element("main", *body), element("script", Markup(SCRIPT)))
-    return f"<!doctype html>\n{element('html', _head(title), whole, lang='en')}\n"
-
-
-def _head(title: str) -> Markup:
-    policy = (
-        f"default-src 'none'; script-src {_digest(SCRIPT)}; style-src {_digest(STYLE)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    metas = (
-        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-    )
-    return element("head", Markup(metas), element("title", title), element("style", Markup(STYLE)))
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    """A page in the style and with the script of all reports."""
+    return html_document(title, *body, script=read_asset("scmil.report.html", "report.js"))
 
 
 def _state(run: Run) -> Markup | None:
-    if len(run.finished) == len(run.cells):
+    if len(run.finished) == len(run.planned):
         return None
-    words = f"half-finished: {len(run.finished)} of {len(run.cells)} cells"
+    words = f"unfinished: {len(run.finished)} of {len(run.planned)} runs have results"
     return element("p", element("span", words, class_="badge warn"))
 
 
-def _folds(run: Run) -> Markup | None:
+def _fold_plots(run: Run) -> Markup | None:
     if not run.results:
         return None
-    protocol = (run.honest or run.protocols)[0]
+    protocol = (run.leakage_free or run.protocols)[0]
     words = (
-        f"Accuracy: each dot is a fold by protocol “{protocol}”, the large one the mean, the bar its 95 % interval. "
+        f"Accuracy under the selection protocol “{protocol}”: each dot is a fold, the large one "
+        "the mean, the bar its 95 % confidence interval. "
     )
-    return join(element("p", words, badge(protocol)), warning([protocol]), plots.fold_dots(run, protocol))
+    return join(
+        element("p", words, badge(protocol)),
+        leakage_warning([protocol]),
+        plots.fold_dots(run, protocol),
+    )
 
 
-def _differences(run: Run, compared: Sequence[Compared]) -> Markup | None:
-    protocols = run.honest or run.protocols
+def _difference_plots(run: Run, compared: Sequence[MethodComparison]) -> Markup | None:
+    protocols = run.leakage_free or run.protocols
     if not any(each.protocol in protocols for each in compared):
         return None
     published = any(math.isfinite(each.published) for each in compared)
     words = (
-        "Change of accuracy against the arm that each names, with its 95 % interval over bags. The interval takes the "
-        "trained models as they are; whether a difference outlives other training bags, the corrected p above tells."
+        "Difference in accuracy to the reference method, with its 95 % confidence interval over "
+        "bags. The interval does not include the variation between training sets; the corrected p "
+        "above does."
     )
-    hollow = " Hollow: the change between the published numbers, whose protocol is not ours." if published else ""
+    hollow = (
+        " Hollow: the difference between the published results, whose protocol is another one."
+        if published
+        else ""
+    )
     return join(
         element("p", words + hollow),
-        warning(protocols),
+        leakage_warning(protocols),
         plots.forest_legend(protocols, published),
         plots.forest(run, compared, protocols),
     )
 
 
-def _training(run: Run) -> Markup | None:
+def _training_curves(run: Run) -> Markup | None:
     if not run.history:
         return None
-    looked_at = any(np.isfinite(rows["test_accuracy"]).sum() > 1 for rows in run.history.values())
+    has_test = any(np.isfinite(rows["test_accuracy"]).sum() > 1 for rows in run.history.values())
     words = "Means over all folds."
-    looked = " Accuracy on the test folds is drawn for looking only; no honest number was chosen by it."
+    note = " Accuracy on the test folds is only shown; leakage-free results do not depend on it."
     return join(
-        element("p", words + looked * looked_at),
-        plots.arm_legend(run),
+        element("p", words + note * has_test),
+        plots.method_legend(run),
         element("h3", "Loss on the training folds, by epoch"),
         plots.curves(run, "train_loss", "Training loss"),
-        element("h3", "Accuracy on the test folds, by epoch") if looked_at else None,
-        plots.curves(run, "test_accuracy", "Test accuracy") if looked_at else None,
+        element("h3", "Accuracy on the test folds, by epoch") if has_test else None,
+        plots.curves(run, "test_accuracy", "Test accuracy") if has_test else None,
     )
 
 
-def _method(run: Run) -> Markup:
+def _computation(run: Run) -> Markup:
     plan = run.protocol
+    count = plan.get("repeats") or 1
+    repeats = "1 repeat" if count == 1 else f"{count} repeats"
     words = (
-        f"{len(run.arms)} arms on {len(run.datasets)} data set{'s' * (len(run.datasets) > 1)} "
-        f"({', '.join(run.datasets)}); {plan.get('repeats', 1)} "
-        f"repeats of {plan.get('folds', 1)} folds, seed {plan.get('seed', 'not recorded')}. All arms are tested on the same "
-        "folds."
+        f"{len(run.methods)} methods on {len(run.datasets)} data "
+        f"set{'s' * (len(run.datasets) > 1)} ({', '.join(run.datasets)}); "
+        f"{repeats} of {plan.get('folds', 1)} folds, seed {plan.get('seed', 'not recorded')}. All "
+        "methods are tested on the same folds. Selection protocols, the rules that choose epoch "
+        "and decision threshold of a model:"
     )
     protocols = [
-        join(element("b", name), f": {MEANING[name]}. ", badge(name)) for name in run.protocols if name in MEANING
+        join(element("b", name), f": {MEANING[name]}. ", badge(name))
+        for name in run.protocols
+        if name in MEANING
     ]
     listed = {
-        "Protocol": run.protocol,
+        "Splits": run.protocol,
         "Training": run.training,
         "Versions": run.versions,
         "Data, SHA-256": run.data,
@@ -151,26 +157,44 @@ def _method(run: Run) -> Markup:
     return join(
         element("p", words),
         element("ul", *(element("li", each) for each in protocols), class_="plain"),
-        element("div", *(pairs(title, values) for title, values in listed.items()), class_="panels"),
-        element("h3", "Settings of every cell"),
-        element("details", element("summary", f"{len(run.cells)} cells, as JSON"), element("pre", _settings(run))),
+        element(
+            "div", *(pairs(title, values) for title, values in listed.items()), class_="panels"
+        ),
+        element("h3", "Settings of every run"),
+        element(
+            "details",
+            element("summary", f"{len(run.planned)} runs, as JSON"),
+            element("pre", _settings(run)),
+        ),
     )
 
 
 def pairs(title: str, values: Mapping[str, Any]) -> Markup:
-    """Names and values under a heading."""
+    """Names and values under a heading; names of nested values are joined by dots."""
     items = [
         join(
-            element("dt", str(name)),
-            element("dd", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)),
+            element("dt", name),
+            element(
+                "dd", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            ),
         )
-        for name, value in values.items()
+        for name, value in _flatten(values)
     ]
     return element("div", element("h3", title), element("dl", *items))
 
 
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def _settings(run: Run) -> str:
-    return json.dumps({each.name: each.settings for each in run.cells}, indent=2, ensure_ascii=False)
+    return json.dumps(
+        {each.name: each.settings for each in run.planned}, indent=2, ensure_ascii=False
+    )
 
 
 def _unfinished(run: Run) -> Markup | None:
@@ -179,10 +203,21 @@ def _unfinished(run: Run) -> Markup | None:
     if not failed and not missing:
         return None
     parts = [
-        element("p", "Run ", element("code", "scmil run"), " on the same experiment again: finished cells are kept.")
+        element(
+            "p",
+            "Run ",
+            element("code", "scmil run"),
+            " on the same experiment again: finished runs are kept.",
+        )
     ]
-    parts += [element("h3", f"Failed ({len(failed)})"), element("ul", *failed, class_="plain")] if failed else []
+    parts += (
+        [element("h3", f"Failed ({len(failed)})"), element("ul", *failed, class_="plain")]
+        if failed
+        else []
+    )
     if missing:
         listed = element("ul", *missing, class_="plain")
-        parts.append(element("details", element("summary", f"Without a result ({len(missing)})"), listed))
+        parts.append(
+            element("details", element("summary", f"Without a result ({len(missing)})"), listed)
+        )
     return join(*parts)

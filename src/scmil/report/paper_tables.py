@@ -1,7 +1,9 @@
-"""What the paper prints beside accuracies: AUCs, the average change (Table I), the layer's cost (Table III), FROC (Table IV).
+"""Results of the paper other than accuracies: AUCs, the average change (Table I), the cost of the
+layer (Table III), FROC (Table IV).
 
-A published table has a column for the accuracy on each data set, `<data set>_auc` for the AUC, `<data set>_froc` for the
-FROC score, and `parameters` and `multiply_adds` for the cost of the layer.
+A published table has a column for the accuracy on each data set, `<data set>_auc` for the AUC,
+`<data set>_froc` for the FROC score, and `parameters` and `multiply_adds` for the cost of the
+layer.
 """
 
 from __future__ import annotations
@@ -13,9 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scmil.report.comparisons import FEWEST_DATASETS
+from scmil.report.html.markup import (
+    ABSENT,
+    Markup,
+    change,
+    element,
+    format_number,
+    join,
+    markdown,
+    p_equals,
+)
 from scmil.report.html.tables import table
-from scmil.report.html.markup import ABSENT, Markup, change, element, join, markdown, number, p_value
-from scmil.report.run_files import Key, Published, Run
+from scmil.report.run import Key, Published, Run
 from scmil.stats.significance import SignedRank, wilcoxon
 
 METRICS = {"accuracy": "accuracy", "auc": "AUC"}
@@ -23,7 +34,7 @@ INSTANCES = 120  # of the bag for which Table III counts
 
 
 class Average(NamedTuple):
-    """What sparse coding changed on one data set, on average over the models it was put into."""
+    """The change by sparse coding on one data set, averaged over the models."""
 
     dataset: str
     protocol: str
@@ -36,14 +47,14 @@ class Average(NamedTuple):
 
     @property
     def p(self) -> float:
-        """The p-value of the signed-rank test over the pairs, NaN if there are too few for it to mean anything."""
+        """The p-value of the signed-rank test over the pairs; NaN with too few pairs."""
         return self.test.p if self.pairs >= FEWEST_DATASETS else math.nan
 
 
 class Area(NamedTuple):
     """An AUC and the published one."""
 
-    arm: str
+    method: str
     dataset: str
     protocol: str
     ours: float
@@ -51,9 +62,9 @@ class Area(NamedTuple):
 
 
 class FrocScore(NamedTuple):
-    """A FROC score with its deviation over repeats, and the published ones; NaN where nothing is printed."""
+    """A FROC score with its standard deviation over repeats, and the published ones or NaN."""
 
-    arm: str
+    method: str
     dataset: str
     protocol: str
     ours: float
@@ -63,9 +74,9 @@ class FrocScore(NamedTuple):
 
 
 class LayerCost(NamedTuple):
-    """What the layer alone costs in the accounting of Table III, and as printed there; NaN where nothing is."""
+    """The cost of the layer alone, counted as in Table III, and the published numbers or NaN."""
 
-    arm: str
+    method: str
     atoms: int
     layers: int
     parameters: int
@@ -75,37 +86,49 @@ class LayerCost(NamedTuple):
 
 
 def average_changes(run: Run) -> list[Average]:
-    """The last row of Table I: the mean change over all pairs with and without sparse coding, and Wilcoxon's test of it."""
+    """The last row of Table I: the mean change over all pairs with and without sparse coding, with
+    Wilcoxon's test.
+    """
     found = []
     for dataset in run.datasets:
         for protocol in run.protocols:
             pairs = _pairs(run, dataset, protocol)
             for metric in METRICS if len(pairs) > 1 else ():
                 results = [
-                    [run.results[Key(arm, dataset, protocol)].metrics[metric].mean for arm in pair] for pair in pairs
+                    [
+                        run.results[Key(method, dataset, protocol)].metrics[metric].mean
+                        for method in pair
+                    ]
+                    for pair in pairs
                 ]
                 if np.isnan(results).any():
                     continue
                 ours, theirs = np.array(results).T
                 paper = _published_changes(run, pairs, dataset, metric)
                 mean = float(np.mean(paper)) if paper else math.nan
-                p = wilcoxon(paper, [0.0] * len(paper)).p if len(paper) >= FEWEST_DATASETS else math.nan
+                p = (
+                    wilcoxon(paper, [0.0] * len(paper)).p
+                    if len(paper) >= FEWEST_DATASETS
+                    else math.nan
+                )
                 delta, test = float(np.mean(ours - theirs)), wilcoxon(ours, theirs)
                 found.append(Average(dataset, protocol, metric, len(pairs), delta, test, mean, p))
     return found
 
 
 def _pairs(run: Run, dataset: str, protocol: str) -> list[tuple[str, str]]:
-    """Arms with sparse coding and those that they name, the same aggregator without it; both with a result."""
-    models = {cell.arm: cell.settings.get("model", {}) for cell in run.cells}
+    """Methods with sparse coding and their reference methods, the same aggregators without it; both
+    with a result.
+    """
+    models = {planned.method: planned.settings.get("model", {}) for planned in run.planned}
     return [
-        (arm, against)
-        for arm, against in run.arms
+        (method, against)
+        for method, against in run.methods
         if against is not None
-        and all(Key(name, dataset, protocol) in run.results for name in (arm, against))
-        and _sparse(models[arm]) is not None
+        and all(Key(name, dataset, protocol) in run.results for name in (method, against))
+        and _sparse(models[method]) is not None
         and _sparse(models[against]) is None
-        and models[arm].get("aggregator") == models[against].get("aggregator")
+        and models[method].get("aggregator") == models[against].get("aggregator")
     ]
 
 
@@ -117,53 +140,70 @@ def _sparse(model: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return options if isinstance(options, Mapping) else {}
 
 
-def _published_changes(run: Run, pairs: Sequence[tuple[str, str]], dataset: str, metric: str) -> list[float]:
+def _published_changes(
+    run: Run, pairs: Sequence[tuple[str, str]], dataset: str, metric: str
+) -> list[float]:
     column = dataset if metric == "accuracy" else f"{dataset}_{metric}"
-    printed = [(_printed(run, arm, column), _printed(run, against, column)) for arm, against in pairs]
-    return [ours - theirs for ours, theirs in printed if math.isfinite(ours) and math.isfinite(theirs)]
+    printed = [
+        (_printed(run, method, column), _printed(run, against, column)) for method, against in pairs
+    ]
+    return [
+        ours - theirs for ours, theirs in printed if math.isfinite(ours) and math.isfinite(theirs)
+    ]
 
 
-def _printed(run: Run, arm: str, column: str) -> float:
-    number = run.published.get((arm, column))
-    return math.nan if number is None else number.accuracy
+def _printed(run: Run, method: str, column: str) -> float:
+    published = run.published.get((method, column))
+    return math.nan if published is None else published.accuracy
 
 
 def published_areas(run: Run) -> list[Area]:
-    """Every AUC that a published one belongs to."""
+    """Every AUC for which there is a published one."""
     return [
         Area(*key, result.metrics["auc"].mean, printed)
         for key, result in run.results.items()
-        if math.isfinite(printed := _printed(run, key.arm, f"{key.dataset}_auc"))
+        if math.isfinite(printed := _printed(run, key.method, f"{key.dataset}_auc"))
     ]
 
 
 def froc_scores(run: Run) -> list[FrocScore]:
-    """Every FROC score, beside the published one if there is one."""
+    """Every FROC score, with the published one if there is one."""
     found = []
     for key, result in run.results.items():
         if (ours := result.metrics.get("froc")) is not None and math.isfinite(ours.mean):
-            printed = run.published.get((key.arm, f"{key.dataset}_froc"), Published(math.nan, math.nan))
+            printed = run.published.get(
+                (key.method, f"{key.dataset}_froc"), Published(math.nan, math.nan)
+            )
             found.append(FrocScore(*key, ours.mean, ours.sd, printed.accuracy, printed.sd))
     return found
 
 
 def layer_costs(run: Run) -> list[LayerCost]:
-    """Parameters and multiply-adds of the layer of every arm for which they are published, computed beside the printed."""
+    """Computed and published parameters and multiply-adds of the layer, for each method for which
+    they are published.
+    """
     costs = {}
-    for cell in run.cells:
-        model = cell.settings.get("model", {})
-        options, width = _sparse(model), _width(model)
-        printed = [_printed(run, cell.arm, column) for column in ("parameters", "multiply_adds")]
+    for planned in run.planned:
+        model = planned.settings.get("model", {})
+        options, width = _sparse(model), _layer_width(model)
+        printed = [
+            _printed(run, planned.method, column) for column in ("parameters", "multiply_adds")
+        ]
         if options is None or width is None or all(map(math.isnan, printed)):
             continue
         atoms, layers = int(options.get("atoms", 256)), int(options.get("layers", 5))
-        parameters, multiply_adds = _parameters(width, atoms), _multiply_adds(width, atoms, layers)
-        costs[cell.arm] = LayerCost(cell.arm, atoms, layers, parameters, printed[0], multiply_adds, printed[1])
+        parameters, multiply_adds = (
+            _parameters(width, atoms),
+            table3_multiply_adds(atoms, layers, INSTANCES, width),
+        )
+        costs[planned.method] = LayerCost(
+            planned.method, atoms, layers, parameters, printed[0], multiply_adds, printed[1]
+        )
     return list(costs.values())
 
 
-def _width(model: Mapping[str, Any]) -> int | None:
-    """The dimension of what the layer is given, if the plan names it."""
+def _layer_width(model: Mapping[str, Any]) -> int | None:
+    """The input dimension of the layer, if the experiment specifies it."""
     embed = model.get("embed")
     widths = embed.get("widths") if isinstance(embed, Mapping) else embed
     return int(widths[-1]) if widths else None
@@ -179,83 +219,103 @@ def _parameters(p: int, atoms: int) -> int:
     return p * atoms + (p + 1) * first + (first + 1) * second + second + 1 + 1
 
 
-def _multiply_adds(p: int, atoms: int, layers: int) -> int:
-    from scmil.models.cost import table3_multiply_adds  # torch, which a report without this table does not need
+def table3_multiply_adds(atoms: int, layers: int = 5, n: int = 120, p: int = 484) -> int:
+    """The multiply-adds of the SC module in the accounting that gives Table III, whose "K" are
+    millions.
 
-    return table3_multiply_adds(atoms, layers, INSTANCES, p)
+    A reconstruction from the printed numbers, not confirmed by the authors: the lambda-network, two
+    n x p x m products, L + 1 products with the m x m matrix, and the element-wise operations (8 +
+    6L) nm + 2 m^2. It counts one product of each kind more than the released code makes, and leaves
+    the Gram matrix out; `count_multiply_adds` counts what is run. The table's labels 64, 128, 256,
+    512 stand for 16, 64, 256 and 1024 atoms.
+
+    >>> [round(table3_multiply_adds(m) / 1e6, 2) for m in (16, 64, 256, 1024)]
+    [10.02, 18.59, 86.13, 888.6]
+    """
+    network = p * (p // 4) + (p // 4) * (p // 8) + p // 8
+    elementwise = (8 + 6 * layers) * n * atoms + 2 * atoms**2
+    return n * network + 2 * n * p * atoms + (layers + 1) * n * atoms**2 + elementwise
 
 
-# ----------------------------------------------------------------------------------------------------------- in words
+# ----------------------------------------------------------------------------------------- in words
 
 
 def average_sentences(run: Run) -> list[str]:
-    """The average changes, a sentence each."""
+    """The average changes, one sentence each."""
     return [_sentence(row) for row in average_changes(run)]
 
 
 def _sentence(row: Average) -> str:
     words = (
-        f"{row.dataset}, {METRICS[row.metric]}, protocol “{row.protocol}”: sparse coding changes {row.pairs} models by "
-        f"{change(row.delta)} on average, better in {row.test.better}, worse in {row.test.worse}"
+        f"{row.dataset}, {METRICS[row.metric]}, selection protocol “{row.protocol}”: sparse coding "
+        f"changes {row.pairs} models by {change(row.delta)} on average; it is better in "
+        f"{row.test.better} and worse in {row.test.worse}"
     )
     if math.isnan(row.p):
         words += f"; too few models for a test over them (at least {FEWEST_DATASETS})"
     else:
-        words += f"; Wilcoxon signed-rank test over the models {_p(row.p)}"
+        words += f"; Wilcoxon signed-rank test over the models {p_equals(row.p)}"
     if math.isfinite(row.published):
         words += f". Published: {change(row.published)}" + (
-            "" if math.isnan(row.published_p) else f", {_p(row.published_p)}"
+            "" if math.isnan(row.published_p) else f", {p_equals(row.published_p)}"
         )
     return f"{words}."
 
 
-def _p(p: float) -> str:
-    return f"p = {p_value(p)}".replace("= <", "<")
-
-
-FROC_COLUMNS = ("FROC score", "as published", "difference")
+FROC_COLUMNS = ("FROC score", "published", "difference")
 FROC_NOTE = (
-    "How well the scores of tiles find the outlined lesions of the test slides: the mean sensitivity at 1/4, 1/2, 1, 2, 4 "
-    "and 8 false positives a slide, mean ± deviation over the runs."
+    "FROC score: how well tile scores detect the annotated lesions of the test slides, as the mean "
+    "sensitivity at 1/4, 1/2, 1, 2, 4 and 8 false positives per slide; mean ± standard deviation "
+    "over the repeats."
 )
-AREA_COLUMNS = ("AUC", "as published", "difference")
-COST_COLUMNS = ("Atoms", "Layers", "Parameters", "as printed", "Multiply-adds", "as printed ")
+AREA_COLUMNS = ("AUC", "published", "difference")
+COST_COLUMNS = ("Atoms", "Layers", "Parameters", "published", "Multiply-adds", "published ")
 COST_NOTE = (
-    f"The layer alone, for a bag of {INSTANCES} instances, in the accounting that gives the paper's Table III: "
-    "a reconstruction from its printed numbers, whose “K” of multiply-adds are millions."
+    f"The layer alone, for a bag of {INSTANCES} instances, counted as in Table III of the paper. "
+    "The counting rule is reconstructed from the published numbers, whose “K” of multiply-adds are "
+    "millions."
 )
 
 
 def markdown_section(run: Run) -> str:
-    """All of it for report.md; nothing if the run has none."""
+    """The published results for report.md; empty if there are none."""
     parts = ["\n".join(f"- {markdown(sentence)}" for sentence in average_sentences(run))]
     for words, columns, rows, note in _tables(run):
         rule = ["---"] * len(words) + ["---:"] * len(columns)
-        lines = [[*words, *columns], rule, *([*map(markdown, row[: len(words)]), *row[len(words) :]] for row in rows)]
+        lines = [
+            [*words, *columns],
+            rule,
+            *([*map(markdown, row[: len(words)]), *row[len(words) :]] for row in rows),
+        ]
         parts += [note, "\n".join("| " + " | ".join(line) + " |" for line in lines)]
     text = "\n\n".join(part for part in parts if part)
-    return f"## Beside the paper\n\n{text}" if text else ""
+    return f"## Published results\n\n{text}" if text else ""
 
 
 def html_section(run: Run) -> Markup | None:
-    """All of it for the page; None if the run has none."""
+    """The published results for the page; None if there are none."""
     sentences = average_sentences(run)
-    parts = [element("ul", *(element("li", sentence) for sentence in sentences))] if sentences else []
+    parts = (
+        [element("ul", *(element("li", sentence) for sentence in sentences))] if sentences else []
+    )
     for words, columns, rows, note in _tables(run):
-        body = [[element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])] for row in rows]
+        body = [
+            [element("th", row[0], scope="row"), *(element("td", text) for text in row[1:])]
+            for row in rows
+        ]
         parts += [element("p", note), table(columns[0], words, columns, body)]
     return join(*parts) if parts else None
 
 
 def _tables(run: Run) -> list[tuple[list[str], Sequence[str], list[list[str]], str]]:
-    """Columns of words, columns of numbers, rows, and a note: of each table that is not empty."""
+    """Text columns, number columns, rows and a note of each table that is not empty."""
     areas = [
         [
-            area.arm,
+            area.method,
             area.dataset,
             area.protocol,
-            number(area.ours),
-            number(area.published),
+            format_number(area.ours),
+            format_number(area.published),
             change(area.ours - area.published),
         ]
         for area in published_areas(run)
@@ -269,11 +329,21 @@ def _tables(run: Run) -> list[tuple[list[str], Sequence[str], list[list[str]], s
         ]
         for each in froc_scores(run)
     ]
-    costs = [[cost.arm, *_cells(cost)] for cost in layer_costs(run)]
+    costs = [[cost.method, *_cells(cost)] for cost in layer_costs(run)]
     found = [
-        (["Arm", "Data set", "Protocol"], AREA_COLUMNS, areas, "AUC beside the published one."),
-        (["Arm", "Data set", "Protocol"], FROC_COLUMNS, located, FROC_NOTE + _rule(run)),
-        (["Arm"], COST_COLUMNS, costs, COST_NOTE),
+        (
+            ["Method", "Data set", "Selection protocol"],
+            AREA_COLUMNS,
+            areas,
+            "AUC and the published AUC.",
+        ),
+        (
+            ["Method", "Data set", "Selection protocol"],
+            FROC_COLUMNS,
+            located,
+            FROC_NOTE + _detection_note(run),
+        ),
+        (["Method"], COST_COLUMNS, costs, COST_NOTE),
     ]
     return [each for each in found if each[2]]
 
@@ -284,16 +354,23 @@ def _with_sd(mean: float, sd: float) -> str:
     >>> _with_sd(0.246, 0.022), _with_sd(0.5, math.nan)
     ('0.246 ± 0.022', '0.500')
     """
-    return number(mean) if math.isnan(sd) else f"{number(mean)} ± {number(sd)}"
+    return format_number(mean) if math.isnan(sd) else f"{format_number(mean)} ± {format_number(sd)}"
 
 
-def _rule(run: Run) -> str:
-    """Which score and which detections made the numbers; the paper does not say which made its own."""
-    own = next((cell.settings["localisation"] for cell in run.cells if "localisation" in cell.settings), None)
+def _detection_note(run: Run) -> str:
+    """The tile score and the detection rule that were used; the paper does not specify its own."""
+    own = next(
+        (
+            planned.settings["localisation"]
+            for planned in run.planned
+            if "localisation" in planned.settings
+        ),
+        None,
+    )
     if own is None:
         return ""
-    left = f"; {len(own['exclude'])} slides are left out wherever they are met" if own.get("exclude") else ""
-    return f" Score of a tile: {own.get('score')}; detections: {own.get('rule')}{left}."
+    excluded = f"; {len(own['exclude'])} slides are excluded" if own.get("exclude") else ""
+    return f" Score of a tile: {own.get('score')}; detections: {own.get('rule')}{excluded}."
 
 
 def _cells(cost: LayerCost) -> list[str]:
@@ -302,6 +379,6 @@ def _cells(cost: LayerCost) -> list[str]:
     return [
         str(cost.atoms),
         str(cost.layers),
-        *(ABSENT if math.isnan(value) else f"{number(value, 2)} K" for value in counted),
-        *(ABSENT if math.isnan(value) else f"{number(value, 2)} M" for value in worked),
+        *(ABSENT if math.isnan(value) else f"{format_number(value, 2)} K" for value in counted),
+        *(ABSENT if math.isnan(value) else f"{format_number(value, 2)} M" for value in worked),
     ]

@@ -1,7 +1,8 @@
-"""Pictures beside the numbers: what a run put into its folder `pictures/`, inside the page itself.
+"""The pictures in the folder `pictures/` of a run directory, embedded in the page.
 
-`pictures.json` is a list of `{"words": …, "pictures": [{"file": …, "caption": …}, …]}`; files are JPEG or PNG in it. A row
-may have a `heading`, and be `small` (tiles), `half` (two large ones) or `wide` (one).
+`pictures.json` is a list of `{"words": …, "pictures": [{"file": …, "caption": …}, …]}`; the files
+are JPEG or PNG. A row may have a `heading`, and a size: `small` (tiles), `half` (two large
+pictures) or `wide` (one).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import base64
 from pathlib import Path
 from typing import Any
 
+from scmil.core.regular_files import check_regular
+from scmil.core.tables import read_json
 from scmil.errors import DataError
-from scmil.core.files import check_regular
-from scmil.limits import read_json
 from scmil.report.html.markup import Markup, element, join
 
 LARGEST_BYTES = 64 * 2**20
@@ -20,26 +21,33 @@ KINDS = {".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".png": "image/png"}
 
 
 def section(run: Path) -> Markup | None:
-    """All pictures of a run, or None if it has none."""
+    """All pictures of a run directory, or None if there are none."""
     index = run / "pictures" / "pictures.json"
     if not index.is_file():
         return None
     try:
         if not index.resolve().is_relative_to(run.resolve()):
-            raise DataError(f"{index} is a link out of {run}, and is not shown. Copy the pictures themselves.")
+            raise DataError(
+                f"{index} is a link to a file outside of {run}, which is not shown. "
+                "Copy the pictures instead of linking them."
+            )
         rows = read_json(index)
-        return join(*(_row(index.parent, row) for row in rows))
+        return join(*(_picture_row(index.parent, row) for row in rows))
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{index} cannot be shown: {type(error).__name__} {error}. Delete it, or make it again."
+            f"Cannot read {index}: {type(error).__name__} {error}. Delete it, or create it again."
         ) from None
 
 
-def _row(folder: Path, row: dict[str, Any]) -> Markup:
+def _picture_row(folder: Path, row: dict[str, Any]) -> Markup:
     figures = [
-        element("figure", _picture(folder, str(each["file"])), element("figcaption", str(each["caption"])))
+        element(
+            "figure",
+            _embed_picture(folder, str(each["file"])),
+            element("figcaption", str(each["caption"])),
+        )
         for each in row["pictures"]
     ]
     heading = element("h3", str(row["heading"])) if row.get("heading") else None
@@ -48,14 +56,23 @@ def _row(folder: Path, row: dict[str, Any]) -> Markup:
     return join(heading, words, element("div", *figures, class_=f"panels {kind}".strip()))
 
 
-def _picture(folder: Path, name: str) -> Markup:
+def _embed_picture(folder: Path, name: str) -> Markup:
     path = folder / name
     if path.suffix.lower() not in KINDS or path.name != name:
-        raise DataError(f"{folder}: {name!r} is no picture of this folder. JPEG and PNG files are shown.")
+        raise DataError(
+            f"{folder}: {name!r} is not a JPEG or PNG file in this folder. Fix its entry in "
+            "pictures.json."
+        )
     home = folder.parent.resolve()
     if not path.resolve().is_relative_to(home):
-        raise DataError(f"{path} is a link out of {folder.parent}, and is not shown. Copy the picture itself.")
+        raise DataError(
+            f"{path} is a link to a file outside of {folder.parent}, which is not shown. "
+            "Copy the picture instead of linking it."
+        )
     if check_regular(path) > LARGEST_BYTES:
-        raise DataError(f"{path} has more than {LARGEST_BYTES} bytes, and is not shown. Make the picture smaller.")
+        raise DataError(
+            f"{path} has more than {LARGEST_BYTES} bytes, the largest size that is embedded. "
+            "Make the picture smaller."
+        )
     data = base64.b64encode(path.read_bytes()).decode()
     return Markup(f'<img src="data:{KINDS[path.suffix.lower()]};base64,{data}" alt="">')

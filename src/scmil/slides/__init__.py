@@ -1,4 +1,4 @@
-"""Pixels: slides, the tissue on them, and the tiles that cover it."""
+"""Slides, their tissue, and the tiles that cover it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from scmil.slides.find import find_slides
-from scmil.slides.slide import Slide, describe, open_slide, slide_digest, slide_files
+from scmil.slides.slide import Slide, open_slide, slide_digest, slide_files, slide_metadata
 
 if TYPE_CHECKING:
     from scmil.slides.tiling import Tiling, tile
@@ -16,19 +16,20 @@ __all__ = [
     "Slide",
     "Tiling",
     "Tissue",
-    "describe",
     "find_slides",
     "find_tissue",
     "open_slide",
     "slide_digest",
     "slide_files",
+    "slide_metadata",
     "tile",
 ]
 
-_LATER = {"Tissue": "tissue", "find_tissue": "tissue", "Tiling": "tiling", "tile": "tiling"}  # they need shapely
+# Imported when first used, since they need shapely.
+_LAZY = {"Tissue": "tissue", "find_tissue": "tissue", "Tiling": "tiling", "tile": "tiling"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,4 +1,4 @@
-"""Which files below a folder are slides."""
+"""Find the slides of a folder."""
 
 from __future__ import annotations
 
@@ -10,36 +10,56 @@ from typing import NoReturn
 
 from scmil.errors import SlideError
 
-SCANNERS = (".svs", ".ndpi", ".mrxs", ".scn", ".bif", ".vms", ".vmu", ".svslide", ".vsi", ".czi", ".dcm")
+SCANNERS = (
+    ".svs",
+    ".ndpi",
+    ".mrxs",
+    ".scn",
+    ".bif",
+    ".vms",
+    ".vmu",
+    ".svslide",
+    ".vsi",
+    ".czi",
+    ".dcm",
+)
 PICTURES = (".tif", ".tiff", ".btf", ".tf8", ".qptiff", ".png", ".jpg", ".jpeg")
-# Explicit little endian: study (0020,000D) followed by series (0020,000E). The pair stands only at the top of the file.
+# Explicit little endian: study (0020,000D) followed by series (0020,000E), at the start of the
+# file.
 SERIES = re.compile(rb"\x20\x00\x0d\x00UI..[0-9.]*\0?\x20\x00\x0e\x00UI..([0-9.]*)", re.DOTALL)
 HEADER_BYTES = 2**16
 
 
 def find_slides(folder: str | os.PathLike[str]) -> list[Path]:
-    """List the slides below a folder, sorted: files with a suffix that scanners use, and folders of one DICOM series.
+    """List the slides of a folder, at any depth and sorted.
 
-    Hidden files, the data folders of MRXS and VSI and the JPEG parts of VMS are no slides. Links to files are listed, links
-    to folders are not followed. A DICOM folder with several series gives the first file of each. What has the name of a
-    slide and cannot be opened, such as a link to a disk that is not there, is listed, and so is a folder below that cannot be
-    looked into: each is an error when it is opened, and none is passed over.
+    Slides are files with a suffix of a scanner or picture format, and folders with one DICOM
+    series; a DICOM folder with several series gives the first file of each. Hidden files, the data
+    folders of MRXS and VSI and the JPEG parts of VMS are skipped. Links to files are listed, links
+    to folders are not followed. Files with the name of a slide that cannot be opened, such as a
+    link to a disk that is not mounted, and subfolders that cannot be listed are included: opening
+    them raises an error, so that none is skipped silently.
     """
     root = Path(folder)
     if not root.is_dir():
-        raise SlideError(f"{root} is not a folder. Give the folder that holds the slides, or open_slide(path) for one.")
+        raise SlideError(
+            f"{root} is not a folder. Give the folder of the slides; for a single slide, use "
+            "open_slide(path)."
+        )
     found: list[Path] = []
 
-    def note(error: OSError) -> None:
+    def record_error(error: OSError) -> None:
         if (path := Path(error.filename)) == root:
-            _refuse(error)
+            _raise_unlistable(error)
         found.append(path)
 
-    for place, folders, names in os.walk(root, onerror=note):
+    for place, folders, names in os.walk(root, onerror=record_error):
         here = [Path(place, name) for name in names if not name.startswith(".")]
         slides = [path for path in here if path.suffix.lower() in SCANNERS + PICTURES]
         owners = {(path.stem, path.suffix.lower()) for path in slides}
-        folders[:] = [name for name in folders if not name.startswith(".") and not _is_data(name, owners)]
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not _is_data(name, owners)
+        ]
         if any(path.suffix.lower() in (".vms", ".vmu") for path in slides):
             slides = [path for path in slides if path.suffix.lower() not in (".jpg", ".jpeg")]
         dicom = [path for path in slides if path.suffix.lower() == ".dcm"]
@@ -50,18 +70,24 @@ def find_slides(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def first_of_series(folder: Path) -> Path | None:
-    """The file by which the DICOM series of a folder is opened; None if there is no such file.
+    """The first file of the DICOM series of a folder; None if there is no such file.
 
-    OpenSlide opens any file of a series and finds the others beside it.
+    OpenSlide opens any file of a series and finds the others in the same folder.
     """
     try:
-        paths = [path for path in folder.iterdir() if path.suffix.lower() == ".dcm" and not path.name.startswith(".")]
+        paths = [
+            path
+            for path in folder.iterdir()
+            if path.suffix.lower() == ".dcm" and not path.name.startswith(".")
+        ]
     except OSError as error:
-        _refuse(error)
+        _raise_unlistable(error)
     series = _series(paths)
     if len(series) > 1:
         names = ", ".join(path.name for path in series)
-        raise SlideError(f"{folder} holds {len(series)} DICOM series. Open one by one of its files: {names}.")
+        raise SlideError(
+            f"{folder} contains {len(series)} DICOM series. Open one of these files: {names}."
+        )
     return series[0] if series else None
 
 
@@ -75,19 +101,19 @@ def _series(paths: Iterable[Path]) -> list[Path]:
 
 def _series_of(path: Path) -> bytes:
     try:
-        if not path.is_file():  # a pipe would never end
+        if not path.is_file():  # reading a pipe would never end
             raise FileNotFoundError
         with path.open("rb") as file:
             match = SERIES.search(file.read(HEADER_BYTES))
     except OSError:
-        return os.fsencode(path)  # a slide of its own, which is refused when it is opened
+        return os.fsencode(path)  # listed as its own slide; opening it raises
     return match[1] if match else b""
 
 
-def _refuse(error: OSError) -> NoReturn:
-    raise SlideError(f"{error.filename}: the folder cannot be listed: {error.strerror}.") from error
+def _raise_unlistable(error: OSError) -> NoReturn:
+    raise SlideError(f"{error.filename}: cannot list the folder: {error.strerror}.") from error
 
 
 def _is_data(folder: str, owners: set[tuple[str, str]]) -> bool:
-    """Whether a folder is the hind part of a slide beside it, by name and suffix: x of x.mrxs, _x_ of x.vsi."""
+    """Whether a folder is the data folder of a slide: x of x.mrxs, _x_ of x.vsi."""
     return (folder, ".mrxs") in owners or (folder.strip("_"), ".vsi") in owners

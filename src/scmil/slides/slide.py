@@ -1,4 +1,4 @@
-"""A slide: pixels at any resolution, from whatever file they are in."""
+"""Slides: open a file of any supported format and read pixels at any resolution."""
 
 from __future__ import annotations
 
@@ -10,20 +10,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from scmil.core.fingerprint import sampled_digest
 from scmil.errors import SlideError
-from scmil.fingerprint import sampled_digest
 from scmil.slides.find import first_of_series
 from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Pixels, Reader, Size, open_reader
 from scmil.slides.resolution import resolve
-from scmil.slides.window import TooLarge, read_window
+from scmil.slides.window import Box, TooLarge, read_window
 
-SCANNER_WORDS = ("scanner", "scanscope", "make", "model", "manufacturer", "device", "software", "date")
+SCANNER_WORDS = (
+    "scanner",
+    "scanscope",
+    "make",
+    "model",
+    "manufacturer",
+    "device",
+    "software",
+    "date",
+)
 
 
 class Slide:
-    """An open slide: coordinates are level-0 pixels (x, y), resolution is microns per pixel. `open_slide` makes one.
+    """An open slide, returned by `open_slide`.
 
-    Many threads may read at once. A slide that goes to another process is opened there anew.
+    Coordinates are level-0 pixels (x, y), resolutions are microns per pixel. Several threads may
+    read at once. A pickled slide is opened again when it is unpickled.
     """
 
     def __init__(self, path: Path, reader: Reader, mpp: float | None = None) -> None:
@@ -41,62 +51,93 @@ class Slide:
 
     @cached_property
     def digest(self) -> str:
-        """What identifies the slide, whatever its name: see `slide_digest`."""
+        """A digest that identifies the slide regardless of its name, see `slide_digest`."""
         return slide_digest(self.path)
 
     @property
+    def stated_mpp(self) -> float | None:
+        """Microns per pixel according to the file or its objective, even if others were given."""
+        return resolve(self._reader.facts.mpp_xy, self.objective).mpp
+
+    @property
     def mpp(self) -> float:
-        """Microns per level-0 pixel; if nobody knows them, an error that says what to do."""
+        """Microns per level-0 pixel; raises SlideError if they are unknown."""
         if self.known_mpp is None:
             raise SlideError(
-                f"slide {self.id!r} says neither its resolution (mpp, microns per pixel) nor its objective. Give the mpp in "
-                "a column 'mpp' of the table of slides; or with --mpp-of, in Python open_slide(path, mpp=0.25); and if all "
-                "you know is the objective, it is 10 / power: 0.25 for x40, 0.5 for x20."
+                f"slide {self.id!r} contains neither its resolution (mpp, microns per pixel) nor "
+                "its objective. Give the mpp with --mpp-of, as a number or as a table with the "
+                "columns slide and mpp, or in Python with open_slide(path, mpp=0.25). If only the "
+                "objective is known, mpp is 10 / magnification: 0.25 for x40, 0.5 for x20."
             )
         return self.known_mpp
 
-    def read(self, xy: Sequence[float], size_px: int | Size, mpp: float) -> Pixels:
-        """Read `size_px` pixels of `mpp` microns each, from the level-0 corner (x, y) on; white outside the slide.
+    def with_mpp(self, mpp: float) -> Slide:
+        """The same open slide with other microns per pixel than those of the file."""
+        check_mpp(self.path, mpp)
+        return Slide(self.path, self._reader, mpp)
 
-        The window is exact, size_px * mpp microns wide, whatever levels the file has: it is read from the nearest level that
-        is not coarser, and averaged down from there.
+    def read(self, xy: Sequence[float], size_px: int | Size, mpp: float) -> Pixels:
+        """Read a window at any resolution; pixels outside the slide are white.
+
+        The window is exactly size_px * mpp microns wide, whatever levels the file has. It is read
+        from the nearest finer level and averaged.
+
+        Args:
+            xy: Top-left corner in level-0 pixels.
+            size_px: Width and height of the result, or one number for both.
+            mpp: Microns per pixel of the result.
+
+        Returns:
+            RGB pixels (height, width, 3) in uint8.
+
+        Raises:
+            SlideError: If the window is invalid or too large, or the file is damaged there.
         """
         width, height = size_px if isinstance(size_px, tuple) else (size_px, size_px)
         x, y = float(xy[0]), float(xy[1])
         if min(width, height) < 1 or not (math.isfinite(mpp) and mpp > 0 and math.isfinite(x + y)):
             raise SlideError(
-                f"slide {self.id!r}: {width} x {height} px of {mpp} mpp at {x:g}, {y:g} cannot be read. "
-                "Sizes and mpp must be positive, the place finite."
+                f"slide {self.id!r}: cannot read {width} x {height} px of {mpp} mpp at {x:g}, "
+                f"{y:g}. Sizes and mpp must be positive, coordinates finite."
             )
         self._check_size(width, height)
         factor = mpp / self.mpp
         with self._damage_at(x, y):
-            return read_window(self._reader, (x, y, x + width * factor, y + height * factor), (width, height))
+            return self._window((x, y, x + width * factor, y + height * factor), (width, height))
 
     def region(self, level: int, xy: Size, size: Size) -> Pixels:
-        """The pixels of a level as they are in the file; (x, y) are pixels of that level."""
+        """Read the stored pixels of a level; (x, y) are pixels of this level."""
         if not 0 <= level < len(self.level_sizes):
-            raise SlideError(f"slide {self.id!r} has no level {level}: it has {len(self.level_sizes)}, counted from 0.")
+            raise SlideError(
+                f"slide {self.id!r} has no level {level}: it has {len(self.level_sizes)} levels, "
+                "numbered from 0."
+            )
         self._check_size(*size)
         by = self.level_downsamples[level]
         with self._damage_at(xy[0] * by, xy[1] * by):
-            return self._reader.region(level, (int(xy[0]), int(xy[1])), (int(size[0]), int(size[1])))
+            return self._reader.region(
+                level, (int(xy[0]), int(xy[1])), (int(size[0]), int(size[1]))
+            )
 
     def thumbnail(self, longest_px: int = 1024) -> Pixels:
-        """The whole slide, its longer side `longest_px`, or less if the slide has fewer pixels."""
+        """The whole slide, with at most `longest_px` pixels on its longer side."""
         if longest_px < 1:
-            raise SlideError(f"longest_px = {longest_px}: a thumbnail has at least 1 px.")
+            raise SlideError(f"longest_px = {longest_px}; expected at least 1.")
         factor = max(max(self.size) / longest_px, 1.0)
         size = max(round(self.size[0] / factor), 1), max(round(self.size[1] / factor), 1)
         self._check_size(*size)
         with self._damage_at(0, 0):
-            return read_window(self._reader, (0, 0, *self.size), size)
+            return self._window((0, 0, *self.size), size)
+
+    def _window(self, box: Box, size: Size) -> Pixels:
+        return read_window(self._reader, box, size, lambda: _stored_bytes(self.path))
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > MOST_PX_AT_ONCE:
             raise SlideError(
-                f"slide {self.id!r}: {width} x {height} px are asked for, and {MOST_PX_AT_ONCE} px is the most at once. "
-                "Read it in parts, or at a coarser resolution."
+                f"slide {self.id!r}: {width} x {height} px were requested, but at most "
+                f"{MOST_PX_AT_ONCE} px can be read at once. Read it in parts, or at a coarser "
+                "resolution."
             )
 
     @contextmanager
@@ -109,12 +150,12 @@ class Slide:
         except TooLarge as error:
             levels = " x ".join(map(str, self.level_sizes[-1]))
             raise SlideError(
-                f"{self.path}: {error}. Its smallest level has {levels} px: convert it to a pyramid, "
-                "vips tiffsave in.tif out.tif --tile --pyramid"
+                f"{self.path}: {error}. Its smallest level has {levels} px. Convert it to a "
+                "pyramid: vips tiffsave in.tif out.tif --tile --pyramid"
             ) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._reader.close()
 
     def __enter__(self) -> Slide:
@@ -132,9 +173,21 @@ class Slide:
 
 
 def open_slide(path: str | os.PathLike[str], mpp: float | None = None) -> Slide:
-    """Open a slide: whatever OpenSlide reads, TIFF of any kind, PNG, JPEG, or a folder of one DICOM series.
+    """Open a slide.
 
-    `mpp`, microns per pixel of level 0, is for files that do not say it, or say it wrongly.
+    Supported are all formats of OpenSlide, TIFF and OME-TIFF, PNG, JPEG, and a folder with one
+    DICOM series.
+
+    Args:
+        path: The slide.
+        mpp: Microns per pixel of level 0, for files that do not contain it or contain a wrong
+            value.
+
+    Returns:
+        The open slide; use it as a context manager, or call `close`.
+
+    Raises:
+        SlideError: If the file does not exist, is damaged, or is not a supported slide.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -145,20 +198,26 @@ def open_slide(path: str | os.PathLike[str], mpp: float | None = None) -> Slide:
     (Slide('pink', 600 x 400 px, 0.25 mpp, PNG), array([250., 180., 200.]))
     """
     path = Path(path)
-    if mpp is not None and not (math.isfinite(mpp) and mpp > 0):
-        raise SlideError(f"{path}: mpp = {mpp}; microns per pixel are a positive number, as 0.25.")
+    if mpp is not None:
+        check_mpp(path, mpp)
     series = first_of_series(path) if os.path.isdir(path) else None
     return Slide(path, open_reader(series or path), mpp)
 
 
-def describe(slide: Slide, tile_px: int = 256, tile_mpp: float = 0.5) -> dict[str, Any]:
-    """What a person wants to know of a slide before work starts, as plain data for JSON."""
+def check_mpp(path: Path, mpp: float) -> None:
+    """Raise if microns per pixel that were given for a slide are not a positive number."""
+    if not (math.isfinite(mpp) and mpp > 0):
+        raise SlideError(f"{path}: mpp = {mpp}; expected a positive number such as 0.25.")
+
+
+def slide_metadata(slide: Slide, tile_px: int = 256, tile_mpp: float = 0.5) -> dict[str, Any]:
+    """The metadata of a slide as plain data for JSON."""
     mpp, (width, height) = slide.known_mpp, slide.size
     tiles = [int(side * mpp / (tile_px * tile_mpp)) for side in slide.size] if mpp else None
     return {
         "id": slide.id,
         "path": str(slide.path),
-        "bytes": sum(file.stat().st_size for file in slide_files(slide.path)),
+        "bytes": _stored_bytes(slide.path),
         "format": slide.vendor,
         "reader": slide.reader,
         "size_px": [width, height],
@@ -171,31 +230,48 @@ def describe(slide: Slide, tile_px: int = 256, tile_mpp: float = 0.5) -> dict[st
             for size, by in zip(slide.level_sizes, slide.level_downsamples, strict=True)
         ],
         "storage_tile": list(slide.storage_tile) if slide.storage_tile else None,
-        "tiles_that_fit": {"size_px": tile_px, "mpp": tile_mpp, "count": tiles[0] * tiles[1]} if tiles else None,
-        "scanner": {key: value for key, value in sorted(slide.properties.items()) if _of_scanner(key)},
+        "tiles_that_fit": {"size_px": tile_px, "mpp": tile_mpp, "count": tiles[0] * tiles[1]}
+        if tiles
+        else None,
+        "scanner": {
+            key: value
+            for key, value in sorted(slide.properties.items())
+            if _is_scanner_property(key)
+        },
         "associated_images": list(slide.associated),
         "warnings": list(slide.warnings),
     }
 
 
 def slide_files(path: Path) -> list[Path]:
-    """The files of a slide: one, those of a DICOM folder, or an MRXS or VSI with the folder that belongs to it."""
+    """The files of a slide: one file, those of a DICOM folder, or an MRXS or VSI file with its data
+    folder.
+    """
     beside = {".mrxs": path.with_suffix(""), ".vsi": path.with_name(f"_{path.stem}_")}
     folder = beside.get(path.suffix.lower(), path)
     files = {path, *(folder.rglob("*") if folder.is_dir() else ())}
     return sorted(file for file in files if file.is_file())
 
 
+def _stored_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in slide_files(path))
+
+
 def slide_digest(path: str | os.PathLike[str]) -> str:
-    """What identifies a slide, whatever its name: a digest of sizes and samples of its files, see `scmil.fingerprint`."""
+    """A digest of sizes and samples of a slide's files, which identifies it regardless of its name.
+
+    See `scmil.core.fingerprint`.
+    """
     try:
         files = slide_files(Path(path))
         if not files:
-            raise FileNotFoundError(2, "there is no such file", str(path))
+            raise FileNotFoundError(2, "no such file", str(path))
         return sampled_digest(files)
     except OSError as error:
-        raise SlideError(f"{path} cannot be read: {error.strerror}. Copy it again, or mount its disk.") from None
+        raise SlideError(
+            f"cannot read {path}: {error.strerror}. Copy it again, or mount its disk."
+        ) from None
 
 
-def _of_scanner(key: str) -> bool:
+def _is_scanner_property(key: str) -> bool:
     return not key.startswith("openslide.") and any(word in key.lower() for word in SCANNER_WORDS)

@@ -1,1 +1,1 @@
-"""stats."""
+"""Metrics, intervals, tests and localisation: pure functions of arrays."""

@@ -1,4 +1,6 @@
-"""Does sparse coding help on these bags? Three arms an aggregator on the same splits, and one that is not a network."""
+"""Does sparse coding help on these bags? Three methods per aggregator on the same splits, and one
+that is not a neural network.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,34 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scmil.training import baseline
-from scmil.studies import runner as experiment
-from scmil.studies.plan import Plan, make_plan
+from scmil.studies import runner
 from scmil.studies.data import Data
 from scmil.studies.model_folder import Page, Progress
-from scmil.bags.checks import survey
+from scmil.studies.plan import Plan, make_plan
+from scmil.studies.run_bags import open_run_bags
+from scmil.studies.settings import DataSettings
+from scmil.training import baseline
 
 
-class Comparison(NamedTuple):
-    """A finished comparison: its folder, what was run, and what it says in words."""
+class ComparisonResult(NamedTuple):
+    """A finished comparison: its run directory, what was run, and the conclusion as text."""
 
     out: Path
-    outcome: experiment.Outcome
+    outcome: runner.ExperimentOutcome
     verdict: str
 
 
 BASELINE_ARM = "logistic regression on mean and maximum"
+ABOUT = (
+    "Each aggregator without sparse coding, with it, and with a plain linear layer with ReLU of "
+    "the same width in its place, on the same splits and from the same seeds; beside them a "
+    "logistic regression on the mean and the maximum of each bag's features, which is not a "
+    "network."
+)
 
 
 def comparison(
-    data: Page,
+    data: DataSettings,
     aggregators: Sequence[str],
     *,
     folds: int = 5,
@@ -37,38 +46,33 @@ def comparison(
     selection: str = "nested",
     atoms: int = 256,
 ) -> Page:
-    """The experiment, as a TOML file would say it: three arms an aggregator, and beside them a logistic regression.
+    """The experiment as a TOML file would describe it.
 
-    >>> [arm["name"] for arm in comparison({"dataset": "musk1"}, ["dsmil"])["arms"]]
+    >>> document = comparison(DataSettings("musk1", True), ["dsmil"])
+    >>> [arm["name"] for arm in document["arms"]]
     ['dsmil', 'dsmil + SC', 'dsmil + linear', 'logistic regression on mean and maximum']
     """
     arms: list[Page] = []
     for name in dict.fromkeys(aggregators):
-        width = {"atoms": atoms}
+        plain = {"aggregator": name}
+        coded = {**plain, "sparse_coding": {"atoms": atoms}}
         arms += [
-            {"name": name, "model": {"aggregator": name}},
-            {"name": f"{name} + SC", "against": name, "model": {"aggregator": name, "sparse_coding": width}},
-            {
-                "name": f"{name} + linear",
-                "against": name,
-                "model": {"aggregator": name, "sparse_coding": width, "refine": "linear"},
-            },
+            {"name": name, "model": plain},
+            {"name": f"{name} + SC", "against": name, "model": coded},
+            {"name": f"{name} + linear", "against": name, "model": {**coded, "refine": "linear"}},
         ]
     arms.append({"name": BASELINE_ARM, "model": {"aggregator": baseline.NAME}})
-    short = Path(str(data["dataset"])).stem
     return {
-        "title": f"{short} · does sparse coding help?",
-        "about": "Each aggregator without sparse coding, with it, and with a plain linear layer with ReLU of the same width "
-        "in its place, on the same splits and from the same seeds; beside them a logistic regression on the mean and the "
-        "maximum of each bag's features, which is not a network.",
-        "data": data,
+        "title": f"{Path(data.dataset).stem} · does sparse coding help?",
+        "about": ABOUT,
+        "data": data.to_json(),
         "protocol": {"folds": folds, "repeats": repeats, "seed": seed, "selection": [selection]},
         "training": {"recipe": recipe, **({} if epochs is None else {"epochs": epochs})},
         "arms": arms,
     }
 
 
-def compare(
+def compare_aggregators(
     data: Data,
     out: str | Path,
     aggregators: Sequence[str],
@@ -79,22 +83,57 @@ def compare(
     progress: Progress | None = None,
     on_cell: Callable[[str], None] | None = None,
     **options: Any,
-) -> Comparison:
-    """Run the comparison and write its report; what `comparison` takes may follow. `folder` has data sets, if needed.
+) -> ComparisonResult:
+    """Run the comparison and write its report.
 
-    Results that were made from other data than there is now are rejected; with `overwrite` they are computed again.
+    Args:
+        data: The bags.
+        out: The run directory.
+        aggregators: Names of aggregators.
+        jobs: Runs to make at the same time.
+        folder: A folder with data sets, if needed.
+        overwrite: Whether results that were made from other data are computed again.
+        progress: Called with the name of a run, its epochs done and all its epochs.
+        on_cell: Called with the name of each run that ends.
+        **options: Options of `comparison`.
+
+    Returns:
+        What was run, and the conclusion.
+
+    Raises:
+        ConfigError: The directory has results of other settings or of other data.
     """
     from scmil.report import read_run, verdict, write_report
 
     plan = comparison_plan(data, aggregators, folder, **options)
-    survey(data.bags)
-    outcome = experiment.run(
-        plan, Path(out), jobs=jobs, data=folder, overwrite=overwrite, progress=progress, on_cell=on_cell
+    outcome = run_comparison(
+        plan,
+        Path(out),
+        jobs=jobs,
+        data=folder,
+        overwrite=overwrite,
+        progress=progress,
+        on_cell=on_cell,
     )
     write_report(Path(out))
-    return Comparison(Path(out), outcome, verdict(read_run(Path(out))))
+    return ComparisonResult(Path(out), outcome, verdict(read_run(Path(out))))
 
 
-def comparison_plan(data: Data, aggregators: Sequence[str], folder: Path | None = None, **options: Any) -> Plan:
-    """The checked plan of a comparison: what `comparison` says, for these bags."""
-    return make_plan(comparison(data.table, aggregators, **options), f"compare-{data.name}", data=folder)
+def comparison_plan(
+    data: Data, aggregators: Sequence[str], folder: Path | None = None, **options: Any
+) -> Plan:
+    """The checked plan of a comparison on these bags; `options` are those of `comparison`."""
+    document = comparison(data.settings, aggregators, **options)
+    return make_plan(document, f"compare-{data.name}", data=folder)
+
+
+def run_comparison(
+    plan: Plan, out: Path, *, data: Path | None = None, **options: Any
+) -> runner.ExperimentOutcome:
+    """Make the runs of a comparison; `options` are those of `run`.
+
+    All methods have the same bags. They are read before the first run, and an error is raised if
+    one of them cannot be trained on; the runs of this process use what was read here.
+    """
+    open_run_bags(plan.cells[0], out, data)
+    return runner.run(plan, out, data=data, **options)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from scmil.bags.audit import few, without_bag
-from scmil.bags.datasets import words_of
-from scmil.errors import DataError
-from scmil.bags.labels import Labels, read_labels
-from scmil.studies.plan import TABLES
-from scmil.run_inputs import load_bags
-from scmil.studies.model_folder import Page
+from scmil.bags.audit_checks import without_bag
 from scmil.bags.checks import check_classes, labelled
+from scmil.bags.datasets import words_of
+from scmil.bags.label_records import columns_json
+from scmil.bags.labels import Labels, read_labels
+from scmil.core.text import first_names
+from scmil.errors import DataError
+from scmil.studies.config import TABLES, standardised_by_default
+from scmil.studies.run_inputs import load_bags
+from scmil.studies.settings import DataSettings
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
@@ -21,16 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Data:
-    """Which bags: the `[data]` table of a plan, and the bags themselves, with what was left out."""
+    """The bags of a user, the settings that name them, and notes on what is left out."""
 
-    table: Page
+    settings: DataSettings
     bags: BagSet
     notes: tuple[str, ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)  # of the label table, as JSON values
 
     @property
     def name(self) -> str:
         """A short name, for folders and titles."""
-        return Path(self.table["dataset"]).stem
+        return Path(self.settings.dataset).stem
 
 
 def open_data(
@@ -39,53 +43,78 @@ def open_data(
     *,
     label: str | None = None,
     key: str | None = None,
-    format: str | None = None,
+    format_name: str | None = None,
     data: Path | None = None,
     missing: str | None = None,
     drop_unlabelled: bool = False,
     standardise: bool | None = None,
 ) -> Data:
-    """Open bags with their labels, and refuse labels that nothing can be learned from, before any bag is read.
+    """Open bags with their labels, and check the labels before any bag is read.
 
-    `bags` is a folder of any format, a table that has its labels in itself, or the name of a data set (the beginning of one
-    will do). Features of a table are standardised unless `standardise` says otherwise, those of an encoder are not.
-    `missing` are the words for a missing label, separated by commas: see `read_labels`.
+    Args:
+        bags: A folder in any format, a table that has its labels, or the name of a data set, of
+            which the first letters suffice.
+        labels: A table of labels.
+        label: The column of the labels.
+        key: The encoder, if a folder has features of several.
+        format_name: The format of a folder, if it is not detected.
+        data: A folder with data sets.
+        missing: Words for a missing label, separated by commas: see `read_labels`.
+        drop_unlabelled: Whether bags without a label are left out.
+        standardise: Whether features are standardised; by default those of a folder are not.
 
-    >>> open_data("ucsb").table
+    Returns:
+        The bags, and notes on what was left out.
+
+    Raises:
+        DataError: There are no such bags, or nothing can be learned from the labels.
+
+    >>> open_data("ucsb").settings.to_json()
     {'dataset': 'ucsb-breast-cancer', 'standardise': True}
     """
     name = _dataset_name(str(bags))
-    asked = {
-        "labels": labels, "label": label, "key": key, "format": format, "missing": missing,
-        "drop_unlabelled": drop_unlabelled or None,
-    }  # fmt: skip
-    own = {
-        option: value if isinstance(value, bool) else str(value) for option, value in asked.items() if value is not None
-    }
-    is_folder = Path(name).is_dir()
-    table = {"dataset": name, "standardise": not is_folder if standardise is None else standardise, **own}
-    everyone = load_bags({**table, "drop_unlabelled": False}, data)
+    settings = DataSettings(
+        name,
+        standardised_by_default(name) if standardise is None else standardise,
+        labels=None if labels is None else str(labels),
+        label=label,
+        key=key,
+        format=format_name,
+        missing=missing,
+        drop_unlabelled=drop_unlabelled or None,
+    )
+    everyone = load_bags(replace(settings, drop_unlabelled=None), data)
     kept = labelled(everyone) if drop_unlabelled else everyone
+    is_folder = Path(name).is_dir()
     if is_folder and labels is None and not any(label is not None for label in everyone.labels):
-        raise DataError(f"{name} has no labels in itself. Give a table of them: case_id, slide_id, label, or the like.")
+        raise DataError(
+            f"{name}: the bags have no labels. Give a table with the columns case_id, slide_id, "
+            "label, or similar ones."
+        )
     check_classes(kept)
-    left = len(everyone) - len(kept)
-    notes: tuple[str, ...] = (f"{left} of {len(everyone)} bags have no label and are left out.",) if left else ()
+    dropped = len(everyone) - len(kept)
+    notes: tuple[str, ...] = ()
+    if dropped:
+        notes += (f"{dropped} of {len(everyone)} bags have no label and are left out.",)
+    columns: dict[str, Any] = {}
     if is_folder and labels is not None:
-        notes += _notes(read_labels(labels, label=label, missing=words_of(missing)), everyone)
-    return Data(table, kept, notes)
+        table = read_labels(labels, label=label, missing=words_of(missing))
+        notes += _notes(table, everyone)
+        columns = columns_json(table.columns)
+    return Data(settings, kept, notes, columns)
 
 
 def _notes(table: Labels, bags: BagSet) -> tuple[str, ...]:
     """What was merged in the table of labels, and which of its slides have no bag."""
     lost = without_bag(table, bags.ids)
-    return (
-        *table.notes,
-        *([f"labelled slides without a bag ({len(lost)} of {len(table)}): {few(lost)}."] if lost else []),
-    )
+    if not lost:
+        return tuple(table.notes)
+    note = f"labelled slides without a bag ({len(lost)} of {len(table)}): {first_names(lost)}."
+    return (*table.notes, note)
 
 
 def _dataset_name(name: str) -> str:
+    """The name of a data set in full; a path stays as it is."""
     from scmil.bags import datasets
 
     if name in datasets.names() or Path(name).exists() or Path(name).suffix in TABLES or not name:
@@ -93,5 +122,7 @@ def _dataset_name(name: str) -> str:
     if len(near := [known for known in datasets.names() if known.startswith(name)]) == 1:
         return near[0]
     if Path(name).name == name:
-        datasets.registry.entry(name)  # which refuses it, with the nearest
-    raise DataError(f"{name}: there is no such folder, table or data set. Names: scmil ls datasets")
+        datasets.registry.entry(name)  # raises an error with the nearest name
+    raise DataError(
+        f"{name}: there is no such folder, table or data set. Names of data sets: scmil ls datasets"
+    )

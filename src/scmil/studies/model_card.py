@@ -1,4 +1,4 @@
-"""The model card: a page for whoever meets the model without its makers."""
+"""The model card: what users of a model need to know."""
 
 from __future__ import annotations
 
@@ -9,71 +9,119 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.core.files import printable
+from scmil.bags.checks import BagSummary
+from scmil.core.text import printable
 from scmil.stats.metrics import METRICS
 from scmil.studies.model_folder import Page
-from scmil.bags.checks import Survey
 
 if TYPE_CHECKING:
     from scmil.models.model import MILModel
 
-# What Markdown gives a meaning to: marks, the beginnings of lists and rules, and addresses that become links by themselves.
+# Characters with a meaning in Markdown: emphasis, links, headings, the starts of lists and rules,
+# and addresses that become links without marks.
 MARKS = re.compile(r"[\\`*\[\]()#!|~$@]|(?<!\w)[_+=-]|_(?!\w)|:(?=//)|\.(?<=www\.)")
 
 
-def plain(value: object) -> str:
-    r"""Text that Markdown and HTML show as it is, in one line: names of classes come from other people's tables.
+def escape_markdown(value: object) -> str:
+    r"""Return text that Markdown and HTML show unchanged, on one line.
 
-    >>> print(plain("<b>[x](http://evil.example)</b>"), plain("size_px 256, mpp 0.5"))
-    &lt;b&gt;\[x\]\(http\://evil.example\)&lt;/b&gt; size_px 256, mpp 0.5
+    Class names come from tables of others and may contain markup.
+
+    >>> print(escape_markdown("<b>[x](http://evil.example)</b>"))
+    &lt;b&gt;\[x\]\(http\://evil.example\)&lt;/b&gt;
+    >>> print(escape_markdown("size_px 256, mpp 0.5"))
+    size_px 256, mpp 0.5
     """
     return MARKS.sub(r"\\\g<0>", html.escape(printable(value), quote=False))
 
 
-def card(model: MILModel, study: Page, metrics: Page, facts: Survey, labels: NDArray[np.int64]) -> str:
-    """The model card: what it is, what it has learned from, how good it is, where it must not be used."""
+def card(
+    model: MILModel, study: Page, metrics: Page, facts: BagSummary, labels: NDArray[np.int64]
+) -> str:
+    """Return the model card: architecture, training data, performance and limitations."""
     from scmil.models.cost import count_parameters
 
-    settings, contract, classes = study["settings"], study["contract"], study["classes"]
-    part = next((name for name in ("test", "valid") if name in metrics), "valid")
-    level = "patient" if "patient" in metrics[part] else "slide"
+    settings, classes = study["settings"], study["classes"]
     coded = "with sparse coding" if settings["model"]["sparse_coding"] else "without sparse coding"
-    counts = ", ".join(f"{plain(name)} {int((labels == i).sum())}" for i, name in enumerate(classes))
-    known = ", ".join(f"{plain(key)} {plain(value)}" for key, value in contract.items())
+    names = ", ".join(map(escape_markdown, classes))
+    versions = ", ".join(f"{key} {value}" for key, value in study["versions"].items())
     lines = [
-        f"# {plain(settings['model']['aggregator'])} {coded}",
+        f"# {escape_markdown(settings['model']['aggregator'])} {coded}",
         "",
-        f"Tells {len(classes)} classes apart: {', '.join(map(plain, classes))}. {count_parameters(model)} parameters.",
+        f"A classifier of {len(classes)} classes: {names}. {count_parameters(model)} parameters.",
         "",
-        "## What it has learned from",
+        *_training_data(study, facts, labels),
+        *_performance(metrics),
         "",
-        f"- {len(labels)} bags ({counts}), {facts.median} instances in the median one",
-        f"- how they were made: {known}; bags made otherwise are refused",
-        "- split by patient, stratified by class: " + ", ".join(f"{k} {len(v)}" for k, v in study["split"].items()),
-        f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation AUC; threshold "
-        f"{study['threshold']:.4g}, chosen there too",
-        *(f"- {plain(note)}" for note in study["notes"]),
+        "## Limitations",
         "",
-        f"## How good it is ({part} part, {level}s)",
+        "The model was tested on bags from the same source as its training bags. It was not tested "
+        "on other scanners, stains, hospitals or patient groups. For research use only. Not a "
+        "medical device.",
         "",
-    ]
-    if part != "test":
-        lines += ["The validation part chose the epoch, so these numbers are too good; see the cross-validation.", ""]
-    lines += ["| metric | value | 95 % interval, over patients |", "|---|---:|---:|"]
-    for metric in METRICS:
-        said = [("–" if value is None else f"{value:.3f}") for value in metrics[part][level][metric].values()]
-        lines.append(f"| {metric.replace('_', ' ')} | {said[0]} | {said[1]} to {said[2]} |")
-    for row in metrics.get("cross_validation", []):
-        name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        lines += ["", f"Cross-validation ({name}): accuracy {row['accuracy']:.3f}, AUC {row['auc']:.3f}."]
-    lines += [
-        "",
-        "## Where it must not be used",
-        "",
-        "It was tested on bags of the same source as it was trained on. Other scanners, stains, hospitals and patients are "
-        "not tested. It is a tool of research, and no medical device.",
-        "",
-        f"Seed {settings['seed']}; " + ", ".join(f"{key} {value}" for key, value in study["versions"].items()),
+        f"Seed {settings['seed']}; {versions}",
         "",
     ]
     return "\n".join(lines)
+
+
+def _training_data(study: Page, facts: BagSummary, labels: NDArray[np.int64]) -> list[str]:
+    """Return the lines on the bags, their provenance and their split."""
+    counts = ", ".join(
+        f"{escape_markdown(name)} {int((labels == i).sum())}"
+        for i, name in enumerate(study["classes"])
+    )
+    provenance = ", ".join(
+        f"{escape_markdown(key)} {escape_markdown(value)}"
+        for key, value in study["contract"].items()
+    )
+    sizes = ", ".join(f"{name} {len(ids)}" for name, ids in study["split"].items())
+    return [
+        "## Training data",
+        "",
+        f"- {len(labels)} bags ({counts}); median number of instances per bag: {facts.median}",
+        f"- provenance: {provenance}; bags with another provenance are rejected",
+        *_licence_lines(study),
+        f"- split by patient, stratified by class: {sizes}",
+        f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation AUC; the "
+        f"threshold {study['threshold']:.4g} was chosen on the validation split too",
+        *(f"- {escape_markdown(note)}" for note in study["notes"]),
+        "",
+    ]
+
+
+def _performance(metrics: Page) -> list[str]:
+    """Return the lines with the metrics of the test split, or, without one, of the validation."""
+    split = next((name for name in ("test", "valid") if name in metrics), "valid")
+    level = "patient" if "patient" in metrics[split] else "slide"
+    lines = [f"## Performance ({split} split, {level}s)", ""]
+    if split != "test":
+        lines += [
+            "The epoch was chosen on the validation split, so these numbers are optimistic. See "
+            "the cross-validation.",
+            "",
+        ]
+    lines += ["| metric | value | 95 % interval, over patients |", "|---|---:|---:|"]
+    for metric in METRICS:
+        value, low, high = (
+            "–" if number is None else f"{number:.3f}"
+            for number in metrics[split][level][metric].values()
+        )
+        lines.append(f"| {metric.replace('_', ' ')} | {value} | {low} to {high} |")
+    lines += ["", f"Intervals: {metrics['intervals']}."]
+    for row in metrics.get("cross_validation", []):
+        name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
+        lines += [
+            "",
+            f"Cross-validation ({name}): accuracy {row['accuracy']:.3f}, AUC {row['auc']:.3f}.",
+        ]
+    return lines
+
+
+def _licence_lines(study: Page) -> list[str]:
+    """Return the line on the encoder's licence; models of earlier versions do not record it."""
+    licence = study.get("encoder_licence")
+    if not licence:
+        return []
+    name, sentence = escape_markdown(licence["encoder"]), escape_markdown(licence["sentence"])
+    return [f"- licence of the encoder {name}: {sentence}"]

@@ -1,4 +1,4 @@
-"""How good a model is on each part, on slides and on patients, with intervals over patients."""
+"""Metrics of a model on each split, by slide and by patient, with intervals over patients."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.stats.metrics import METRICS, score_all
 from scmil.bags.splits import Split
+from scmil.stats.bootstrap import draw_positions, percentile_interval
+from scmil.stats.groups import group_positions
+from scmil.stats.metrics import METRICS, score_all
+from scmil.stats.small_samples import METHODS, UNKNOWN, metric_intervals
 from scmil.studies.model_folder import Page
 
 if TYPE_CHECKING:
@@ -19,52 +22,72 @@ Numbers = NDArray[np.float64]
 DRAWS = 1000  # of the bootstrap
 
 
-def metrics_of_parts(bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float) -> Page:
-    """Every metric of every part; of patients too, where one has several slides."""
+def metrics_of_splits(
+    bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float
+) -> Page:
+    """Return every metric of every split, by slide and, if patients have several, by patient."""
     patients = bags.patients
-    page: Page = {"threshold": threshold}
-    for name, part in split._asdict().items():
-        if not part:
+    page: Page = {"threshold": threshold, "intervals": METHODS}
+    for name, members in split._asdict().items():
+        if not members:
             continue
-        own, groups = list(part), [patients[i] if patients[i] is not None else f"bag {i}" for i in part]
-        page[name] = {"slide": interval_of_all(labels[own], p[own], groups, threshold)}
-        if several := _by_patient(labels[own], p[own], groups):
-            page[name]["patient"] = interval_of_all(*several, None, threshold)
+        positions = list(members)
+        groups = [f"bag {i}" if patients[i] is None else str(patients[i]) for i in positions]
+        y, q = labels[positions], p[positions]
+        page[name] = {"slide": interval_of_all(y, q, groups, threshold)}
+        if per_patient := _average_by_patient(y, q, groups):
+            page[name]["patient"] = interval_of_all(*per_patient, None, threshold)
     return page
 
 
-def _by_patient(
+def _average_by_patient(
     labels: NDArray[np.int64], p: Numbers, groups: Sequence[str]
 ) -> tuple[NDArray[np.int64], Numbers] | None:
-    """Label and mean probability of each patient; None if each has one slide, or slides of several classes."""
-    names, place = np.unique(groups, return_inverse=True)
-    first = np.array([labels[place == i][0] for i in range(len(names))])
-    if len(names) == len(labels) or (first[place] != labels).any():
+    """Return the label and the mean probabilities of each patient.
+
+    None if every patient has one slide, or if the slides of a patient have different labels.
+    """
+    members = _sorted_groups(groups)
+    mixed = any(len(set(labels[slides].tolist())) > 1 for slides in members)
+    if len(members) == len(labels) or mixed:
         return None
-    return first, np.stack([p[place == i].mean(0) for i in range(len(names))])
+    first = labels[[slides[0] for slides in members]]
+    return first, np.stack([p[slides].mean(0) for slides in members])
+
+
+def _sorted_groups(groups: Sequence[str]) -> list[NDArray[np.int64]]:
+    """Return the positions of each group, ordered by name: the bootstrap depends on the order."""
+    positions = group_positions(groups)
+    return [np.array(positions[name]) for name in sorted(positions, key=str)]
 
 
 def interval_of_all(
-    labels: NDArray[np.int64], p: Numbers, groups: Sequence[str] | None, threshold: float, seed: int = 0
+    labels: NDArray[np.int64],
+    p: Numbers,
+    groups: Sequence[str] | None,
+    threshold: float,
+    seed: int = 0,
 ) -> Page:
-    """Every metric with its 95 % interval: patients are drawn anew 1000 times, with all their slides.
+    """Return every metric with its 95 % interval over patients, see `small_samples.METHODS`.
 
-    >>> found = interval_of_all(np.array([0, 1] * 4), np.array([[0.9, 0.1], [0.2, 0.8]] * 4), None, 0.5)
-    >>> found["n"], found["auc"]
-    (8, {'value': 1.0, 'low': 1.0, 'high': 1.0})
+    >>> p = np.array([[0.9, 0.1], [0.2, 0.8]] * 4)
+    >>> metrics = interval_of_all(np.array([0, 1] * 4), p, None, 0.5)
+    >>> metrics["n"], metrics["auc"]
+    (8, {'value': 1.0, 'low': 0.582284, 'high': 1.0})
     """
-    _, place = np.unique(np.arange(len(labels)) if groups is None else np.asarray(groups), return_inverse=True)
-    members = [np.flatnonzero(place == unit) for unit in range(place.max() + 1)]
-    drawn = np.random.default_rng(seed).integers(len(members), size=(DRAWS, len(members)))
+    alone = list(np.arange(len(labels))[:, None])
+    members = alone if groups is None else _sorted_groups(groups)
     scores = []
-    for units in drawn:
-        rows = np.concatenate([members[unit] for unit in units])
-        scores.append(list(score_all(labels[rows], p[rows], threshold).values()))
+    for block in draw_positions(len(members), DRAWS, np.random.default_rng(seed)):
+        for units in block:
+            rows = np.concatenate([members[unit] for unit in units])
+            scores.append(list(score_all(labels[rows], p[rows], threshold).values()))
     values = score_all(labels, p, threshold)
+    intervals = metric_intervals(labels, p, threshold, groups)
     page: Page = {"n": len(labels), "patients": len(members)}
     for metric, column in zip(METRICS, np.array(scores).T, strict=True):
-        known = column[np.isfinite(column)]  # an AUC needs both classes
-        low, high = np.quantile(known, [0.025, 0.975]) if len(members) > 1 and len(known) else (np.nan, np.nan)
+        resampled = percentile_interval(column) if len(members) > 1 else UNKNOWN
+        low, high = intervals.get(metric, resampled)
         page[metric] = {"value": _plain(values[metric]), "low": _plain(low), "high": _plain(high)}
     return page
 

@@ -1,25 +1,35 @@
-"""Apply a model to new bags or slides, and refuse those that were made in another way than its own."""
+"""Apply a model to new bags or slides that were made in the same way as those of its training."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scmil.bags.encoder_names import card_name
+from scmil.bags.provenance import check_same_provenance
+from scmil.bags.scaling import scale_as_recorded
+from scmil.core.limits import bounded
+from scmil.core.outputs import Outputs
+from scmil.core.tables import records_csv
 from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError, WeightsError
-from scmil.limits import bounded
 from scmil.stats.metrics import decide
-from scmil.outputs import Outputs
-from scmil.studies.plan import TABLES
-from scmil.studies.model_folder import FORMAT, STUDY, Page, Progress, check_study, read_page, table_bytes
+from scmil.studies.config import TABLES
+from scmil.studies.model_folder import (
+    FORMAT,
+    STUDY,
+    Page,
+    Progress,
+    check_study,
+    read_page,
+)
 from scmil.studies.model_metrics import Numbers
-from scmil.bags.checks import differences
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -31,25 +41,38 @@ RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d{1,18})", 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model says of new bags: a row each, and the bags that failed with their causes."""
+    """Predictions for new bags, a row for each, and the bags that failed with their causes."""
 
     rows: list[Page]
     failed: dict[str, str]
 
 
-def load_study(folder: str | Path) -> tuple[MILModel, Page]:
-    """A model that `train` has written, and what is known of it."""
+def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
+    """Read a model folder written by `train`.
+
+    Args:
+        folder: The model folder.
+
+    Returns:
+        The model, and the content of `study.json`.
+
+    Raises:
+        ModelFileError: The folder has no finished model, or a file in it is invalid.
+    """
     from scmil.models.files import load_model
 
     path = Path(folder) / STUDY
     if not path.is_file():
         raise ModelFileError(
-            f"{path} is not there. Is {folder} a model of `scmil train`, and is its training finished? The same command "
-            "goes on where it was stopped."
+            f"{path} does not exist: {folder} is not a model folder of `scmil train`, or its "
+            "training is not finished. To finish it, repeat the command that started it."
         )
     study = read_page(path)
     if study.get("format") != FORMAT:
-        raise ModelFileError(f"{path}: format {study.get('format')!r}, and this version reads {FORMAT!r}.")
+        raise ModelFileError(
+            f"{path}: format {study.get('format')!r}, but this version reads {FORMAT!r}. Train the "
+            "model again, or use the version of scmil that wrote it."
+        )
     model = load_model(folder)
     check_study(path, study, int(model.spec["classes"]) if model.spec else 0, model.dim)
     return model, study
@@ -64,29 +87,43 @@ def predict_folder(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Predicted:
-    """Apply a model to bags, one at a time, and write a CSV. Bags made in another way than the model's are refused.
+    """Apply a model to bags, one at a time, and write a table of predictions.
 
-    A bag that cannot be read is written down in `failures.csv` beside `out`, and the others go on. A table that this did not
-    write is rejected, unless `overwrite`.
+    A bag that cannot be read is listed in `failures.csv` beside the table and skipped.
+
+    Args:
+        folder: The model folder.
+        bags: The bags.
+        out: The CSV file; None: no file is written.
+        device: Where the model runs.
+        overwrite: Whether a table that `scmil predict` did not write is replaced.
+        progress: Called with the number of bags that are done.
+
+    Returns:
+        The predictions, and the bags that failed.
+
+    Raises:
+        ShapeError: The provenance of every bag differs from that of the training bags.
+        OutputError: `out` is a file of another origin, and `overwrite` is not set.
     """
-    from scmil.training.fit import predict
-    from scmil.core.jobs.work import Ledger, one_of_many
+    from scmil.core.jobs.failure_log import FailureLog, record_failure
+    from scmil.training.fitting import predict
 
     if out is not None:
         outputs_of(Path(out), overwrite)  # before the work
-    model, study = load_study(folder)
+    model, study = load_trained_model(folder)
     rows: list[Page] = []
     failed: dict[str, str] = {}
     foreign: list[ShapeError] = []
-    for position, id in enumerate(bags.ids):
-        with one_of_many(id, failed):
+    for position, bag_id in enumerate(bags.ids):
+        with record_failure(bag_id, failed):
             bag = bags[position]
-            with noted(foreign):
-                check_contract(study, bag, folder)
-            bag = scaled(bag, study)
+            with record_mismatch(foreign):
+                check_same_provenance(study["contract"], bag, folder)
+            bag = scale_as_recorded(bag, study["scaling"])
             [p] = predict(model, [bag], device=device).double().numpy()
             if not np.isfinite(p).all():
-                raise BagError(f"bag {id!r}: the model gives NaN. Its features are too large, or damaged.")
+                raise BagError(nan_message(bag_id))
             rows.append(_row(study, bag, p))
         if progress:
             progress(position + 1)
@@ -94,26 +131,36 @@ def predict_folder(
     if out is not None:
         out = Path(out)
         columns = ["slide_id", "case_id", "y_pred", *(f"p_{name}" for name in study["classes"])]
-        outputs_of(out, overwrite).write(out, table_bytes(rows, columns))
-        ledger = Ledger(out.parent)
-        for id, cause in failed.items():
-            ledger.add(id, "predict", cause)
+        outputs_of(out, overwrite).write(out, records_csv(rows, columns))
+        failure_log = FailureLog(out.parent)
+        for bag_id, cause in failed.items():
+            failure_log.add(bag_id, "predict", cause)
         good = {row["slide_id"] for row in rows}
-        for failure in [each for each in ledger.read() if each.stage == "predict" and each.slide in good]:
-            ledger.clear(failure.slide, failure.stage)
+        for failure in [
+            each for each in failure_log.read() if each.stage == "predict" and each.slide in good
+        ]:
+            failure_log.clear(failure.slide, failure.stage)
     return Predicted(rows, failed)
 
 
+def nan_message(bag_id: str) -> str:
+    """Return the message for a bag whose prediction is not finite."""
+    return (
+        f"bag {bag_id!r}: the prediction is NaN, because its features are too large or corrupt. "
+        "Encode the slide again."
+    )
+
+
 def outputs_of(out: Path, overwrite: bool) -> Outputs:
-    """The record of the folder of a table of predictions; another's file in its place is rejected."""
+    """The record of outputs beside a table of predictions; foreign files are rejected."""
     outputs = Outputs(out.parent, "predict", overwrite)
     outputs.check(out)
     return outputs
 
 
 @contextmanager
-def noted(foreign: list[ShapeError]) -> Iterator[None]:
-    """Keep the ShapeError of a bag that was made otherwise than the model's, for `raise_if_all`."""
+def record_mismatch(foreign: list[ShapeError]) -> Iterator[None]:
+    """Record the ShapeError of a bag with another provenance, for `raise_if_all`."""
     try:
         yield
     except ShapeError as error:
@@ -122,37 +169,26 @@ def noted(foreign: list[ShapeError]) -> Iterator[None]:
 
 
 def raise_if_all(foreign: Sequence[ShapeError], bags: int) -> None:
-    """Where no bag at all fits a model, the folder is the wrong one: that is one error, and not a failure for each bag."""
+    """Raise one error if no bag fits the model: the folder is wrong, not each of its bags."""
     if foreign and len(foreign) == bags:
         raise foreign[0]
 
 
-def scaled(bag: Bag, study: Mapping[str, Any]) -> Bag:
-    """The bag as the model wants it: with the means and deviations of the training, if there are any."""
-    import torch
-
-    if (scaling := study["scaling"]) is None:
-        return bag
-    x = bag.features
-    mean, deviation = (torch.tensor(scaling[key], dtype=torch.float64).to(x.dtype) for key in ("mean", "deviation"))
-    return replace(bag, features=(x - mean) / deviation)
-
-
 def _row(study: Page, bag: Bag, p: Numbers) -> Page:
     classes = study["classes"]
-    said = classes[int(decide(p[None], study["threshold"])[0])]
-    return {"slide_id": bag.id, "case_id": bag.patient or "", "y_pred": said} | {
+    predicted = classes[int(decide(p[None], study["threshold"])[0])]
+    return {"slide_id": bag.id, "case_id": bag.patient or "", "y_pred": predicted} | {
         f"p_{name}": f"{value:.7g}" for name, value in zip(classes, p, strict=True)
     }
 
 
 def are_slides(paths: Sequence[Path]) -> bool:
-    """Whether these are slides to be encoded, and not a folder of bags or a table.
+    """Return whether these are slides to encode, not a folder of bags or a table of bags.
 
     >>> are_slides([Path("a.svs"), Path("b.svs")]), are_slides([Path("bags.csv")])
     (True, False)
     """
-    from scmil.bags.formats import detect
+    from scmil.bags.formats import detect_format
     from scmil.slides import find_slides
 
     if len(paths) > 1:
@@ -161,38 +197,19 @@ def are_slides(paths: Sequence[Path]) -> bool:
     if not path.is_dir():
         return path.suffix not in TABLES
     try:
-        detect(path)
+        detect_format(path)
     except DataError:
         return bool(find_slides(path))
     return False
 
 
-def open_bags_to_predict(paths: Sequence[Path], *, key: str | None = None, format: str | None = None) -> BagSet:
-    """Bags without labels, from a folder of any format or a table."""
+def open_bags_to_predict(
+    paths: Sequence[Path], *, key: str | None = None, format_name: str | None = None
+) -> BagSet:
+    """Open bags without labels, from a folder in any supported format or a table."""
     from scmil.bags.datasets import load_dataset
 
-    return load_dataset(Path(paths[0]), key=key, format=format)
-
-
-def check_contract(study: Mapping[str, Any], bag: Bag, folder: str | Path = "the model") -> None:
-    """Refuse a bag that was made otherwise than those that the model has learned from, and say how to make it again."""
-    contract = study["contract"]
-    found = differences(contract, bag)
-    if (dim := bag.features.shape[1]) != contract["dim"]:
-        found.insert(0, f"{dim}-dimensional features instead of {contract['dim']}")
-    if found:
-        encoder, size, mpp = (contract.get(key) for key in ("encoder", "size_px", "mpp"))
-        options = "".join(
-            f" --{option} {shlex.quote(str(value))}"
-            for option, value in (("encoder", encoder), ("size", size), ("mpp", mpp))
-            if value
-        )
-        remedy = (
-            f"scmil encode SLIDES{options} --out WORK" if options else "with the encoder that made the training bags"
-        )
-        raise ShapeError(
-            f"bag {bag.id!r} has {', '.join(found)}, the bags of {folder}. Encode the slides again: {remedy}"
-        )
+    return load_dataset(Path(paths[0]), key=key, format=format_name)
 
 
 def encode_for(
@@ -207,69 +224,126 @@ def encode_for(
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> tuple[BagSet | None, dict[str, str]]:
-    """Tile and encode slides as the model's bags were made; the bags that came of it, and the slides that failed.
+    """Tile and encode slides with the settings and the encoder of the training bags of a model.
 
-    The encoder is the one that the model names. It is taken from this computer: a model may be a stranger's, and what it
-    names is not fetched. With `encoder`, the same name given by the user, its weights may be downloaded.
+    The encoder that a model names must be available on this computer: a model may come from an
+    untrusted source, so nothing that it names is downloaded. If the user gives the same name as
+    `encoder`, its weights may be downloaded.
+
+    Args:
+        folder: The model folder.
+        slides: Slides, or folders of slides.
+        work: The work folder for tiles and bags.
+        preset: Preset of the tissue detection.
+        mpp_of: Microns per pixel of slides whose files do not specify it.
+        weights: A file with the weights of the encoder.
+        encoder: The name of the encoder, which allows its weights to be downloaded.
+        device: Where the encoder runs.
+        progress: Called with a description, the number of encoded tiles and that of all tiles.
+
+    Returns:
+        The bags, or None if all slides failed; and the slides that failed, with their causes.
+
+    Raises:
+        DataError: The model does not record how its bags were made.
+        ShapeError: The weights differ from those of the training bags.
+        WeightsError: The encoder is not available on this computer.
     """
-    from scmil.encoding.cohort import Source, TileSettings, bags_folder, encode_slides, find_cohort, tile_slides
     from scmil.bags.formats import open_bags
-    from scmil.core.jobs.work import Ledger
+    from scmil.core.jobs.failure_log import FailureLog
+    from scmil.encoding.cohort import (
+        EncodeSettings,
+        Source,
+        TileSettings,
+        bags_folder,
+        encode_slides,
+        find_cohort,
+        tile_slides,
+    )
 
-    _, study = load_study(folder)
+    _, study = load_trained_model(folder)
     contract = study["contract"]
     if missing := [key for key in ("encoder", "size_px", "mpp") if contract.get(key) is None]:
         raise DataError(
-            f"{folder} does not know how its bags were made ({', '.join(missing)} not recorded), so slides cannot be encoded "
-            "for it. Encode them with the tool that made the training bags, and give the folder of bags."
+            f"{folder} does not record how its bags were made ({', '.join(missing)} missing), so "
+            "slides cannot be encoded for it. Encode them with the tool that made the training "
+            "bags, and specify the folder of bags."
         )
-    network = _encoder_of(folder, contract["encoder"], encoder, weights, device)
+    # Features of another tool: the card that gives the same numbers.
+    named = card_name(contract) or contract["encoder"]
+    network = _encoder_of(folder, named, encoder, weights, device)
     if contract.get("encoder_digest") not in (None, network.digest):
         raise ShapeError(
-            f"the weights of {network.name!r} here are not those of the training bags (digest {network.digest[:12]} instead "
-            f"of {contract['encoder_digest'][:12]}). Name the file of the right ones: --weights."
+            f"the weights of {network.name!r} on this computer have the digest "
+            f"{network.digest[:12]}, but the training bags were encoded with "
+            f"{contract['encoder_digest'][:12]}. Specify the file of those weights: --weights FILE."
         )
     sources: list[Source] = [source for slide in slides for source in find_cohort(slide, mpp_of)]
-    settings = TileSettings(contract["size_px"], contract["mpp"], contract.get("overlap_px") or 0, preset=preset)
+    settings = TileSettings(
+        contract["size_px"], contract["mpp"], contract.get("overlap_px") or 0, preset=preset
+    )
     scales = 2 if contract.get("scales_mpp") else 1
     rejected = set(tile_slides(sources, work, settings, retry_failed=True).failed)
 
-    def tell(slide: str, done: int, total: int) -> None:
+    def report(slide: str, done: int, total: int) -> None:
         if progress:
             progress(f"encoding {slide}, tiles", done, total)
 
     only = [source.id for source in sources]
-    good = [id for id in only if id not in rejected]
-    encode_slides(work, network, only=good, scales=scales, retry_failed=True, on_tiles=tell)
-    failed = {failure.slide: failure.cause for failure in Ledger(work).read() if failure.slide in only}
-    place = bags_folder(work, network.name, scales)
+    good = [bag_id for bag_id in only if bag_id not in rejected]
+    encode_slides(
+        work, network, EncodeSettings(scales=scales), only=good, retry_failed=True, on_tiles=report
+    )
+    failed = {
+        failure.slide: failure.cause for failure in FailureLog(work).read() if failure.slide in only
+    }
     if set(only) <= set(failed):
         return None, failed
-    bags = open_bags(place, "scmil")
-    return bags.subset([id for id in bags.ids if id in only and id not in failed]), failed
+    bags = open_bags(bags_folder(work, network.name, scales), "scmil")
+    return bags.subset(
+        [bag_id for bag_id in bags.ids if bag_id in only and bag_id not in failed]
+    ), failed
 
 
-def _encoder_of(folder: str | Path, named: str, given: str | None, weights: str | Path | None, device: str) -> Encoder:
-    """The encoder that a model names: from this computer, or, if the user gives the same name, from the network too."""
+def _encoder_of(
+    folder: str | Path, named: str, given: str | None, weights: str | Path | None, device: str
+) -> Encoder:
+    """Load the encoder that a model names; it is downloaded only if the user gives the same name.
+
+    Args:
+        folder: The model folder, for messages.
+        named: The name in the model.
+        given: The name that the user gives.
+        weights: A file with the weights.
+        device: Where it runs.
+    """
     from scmil.encoding.encoders import load_encoder, names
     from scmil.encoding.encoders.timm_any import is_architecture
 
     if given is not None and given != named:
-        raise OptionError(f"--encoder {given!r}: {folder} was trained on features of {named!r}. Give that, or nothing.")
+        raise OptionError(
+            f"--encoder {given!r}: {folder} was trained on features of {named!r}. Specify that "
+            "encoder, or omit the option."
+        )
     drawn = RANDOM.fullmatch(named)
-    name, seed = (drawn["name"], bounded("seed", int(drawn["seed"]), folder)) if drawn else (named, None)
+    name, seed = (
+        (drawn["name"], bounded("seed", int(drawn["seed"]), folder)) if drawn else (named, None)
+    )
     again = f"--encoder {shlex.quote(named)}"
     if given is None and name not in names() and not is_architecture(name):
         raise WeightsError(
-            f"{folder} names the encoder {named!r}, which is not one of this computer (scmil ls encoders), and what a model "
-            f"names is not fetched. If you know it and trust it, name it yourself: {again}"
+            f"{folder} names the encoder {named!r}, which is not available on this computer (scmil "
+            "ls encoders). An encoder that a model names is not downloaded. If you trust it, "
+            f"allow the download: {again}"
         )
     try:
-        return load_encoder(name, weights, offline=None if given else True, random=seed, device=device)
+        return load_encoder(
+            name, weights, offline=None if given else True, random=seed, device=device
+        )
     except WeightsError as error:
         if given is not None or weights is not None:
             raise
         raise WeightsError(
-            f"{folder} names the encoder {named!r}, and what a model names is not downloaded unasked. Name it yourself: "
-            f"{again}; or its file: --weights FILE. {error}"
+            f"{folder} names the encoder {named!r}, whose weights are not on this computer. They "
+            f"are downloaded only on request: {again}; or specify the file: --weights FILE. {error}"
         ) from None

@@ -1,8 +1,7 @@
-"""Score every tile of a folder of bags with a model that was trained here, one file a slide."""
+"""Score every tile of a folder of bags with a trained model, one file per slide."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,23 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scmil.bags.provenance import check_same_provenance
+from scmil.bags.scaling import scale_as_recorded
+from scmil.core.fingerprint import Mark, sha256_of_json
+from scmil.core.tables import write_json
 from scmil.errors import BagError, ScmilError, ShapeError
-from scmil.core.files import write_atomically
-from scmil.fingerprint import Mark, sha256_of_json
 from scmil.studies.model_folder import read_page
-from scmil.studies.predict import check_contract, load_study, noted, raise_if_all, scaled
+from scmil.studies.predict import (
+    load_trained_model,
+    nan_message,
+    raise_if_all,
+    record_mismatch,
+)
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
-    from scmil.models.tile_scores import Scores, ScoreSet
+    from scmil.models.score_files import ScoreSet
+    from scmil.models.tile_scores import Scores
 
 STAGE = "score"
-EVERY = 50  # slides; a stopped run scores so many again at most
+SAVE_EVERY = 50  # slides: an interrupted command scores at most this number again
 
 
 @dataclass(frozen=True)
-class Scored:
-    """The folder of scores, open, and the slides that failed with their causes."""
+class ScoredSlides:
+    """The scores of all slides, and the slides that failed with their causes."""
 
     scores: ScoreSet
     failed: dict[str, str]
@@ -39,51 +46,76 @@ def score_folder(
     *,
     device: str = "cpu",
     progress: Callable[[int], None] | None = None,
-) -> Scored:
-    """Score all tiles of all bags; by default into `maps/` of the model's folder. What is there already is kept.
+) -> ScoredSlides:
+    """Score all tiles of all bags, and write one file per slide.
 
-    Scores belong to a model, a bag and its label: if one of them has changed, the slide is scored again. A bag that cannot
-    be scored is written down in `failures.csv`, and the others go on. Bags made in another way than those
-    of the training are refused.
+    Existing scores are kept; a slide is scored again if the model, its bag or its label has
+    changed. A bag that cannot be scored is listed in `failures.csv` and skipped.
+
+    Args:
+        model: The model folder.
+        bags: The bags.
+        out: The folder of the scores; by default `maps/` in the model folder.
+        device: Where the model runs.
+        progress: Called with the number of slides that are done.
+
+    Returns:
+        The scores, and the slides that failed.
+
+    Raises:
+        ShapeError: The provenance of every bag differs from that of the training bags.
+        ScmilError: No slide could be scored.
     """
-    from scmil.models.tile_scores import FORMAT, PAGE, open_scores, score_bag, scores_path, write_scores
-    from scmil.core.jobs.work import Ledger, one_of_many
+    from scmil.core.jobs.failure_log import FailureLog, record_failure
+    from scmil.models.score_files import FORMAT, PAGE, open_scores, scores_path, write_scores
+    from scmil.models.tile_scores import score_bag
 
-    network, study = load_study(model)
+    network, study = load_trained_model(model)
     network = network.to(device)
     out = Path(model) / "maps" if out is None else Path(out)
     about = _about(Path(model), study)
-    slides = _kept(out / PAGE, about)
-    ledger, failed = Ledger(out), dict[str, str]()
+    slides = _read_scored_slides(out / PAGE, about)
+    failure_log, failed = FailureLog(out), dict[str, str]()
     foreign: list[ShapeError] = []
-    failed_before = {failure.slide for failure in ledger.read() if failure.stage == STAGE}
-    for position, id in enumerate(bags.ids):
-        with one_of_many(id, failed):
-            marked = bags.mark(id, _recorded(slides.get(id, {})))
+    failed_before = {failure.slide for failure in failure_log.read() if failure.stage == STAGE}
+    for position, bag_id in enumerate(bags.ids):
+        with record_failure(bag_id, failed):
+            marked = bags.mark(bag_id, _recorded(slides.get(bag_id, {})))
             made_from = _made_from(about["model_sha256"], marked, bags, position)
-            if slides.get(id, {}).get("made_from") != made_from or not scores_path(out, id).is_file():
+            if (
+                slides.get(bag_id, {}).get("made_from") != made_from
+                or not scores_path(out, bag_id).is_file()
+            ):
                 bag = _relabelled(bags[position], bags.classes, study["classes"])
-                with noted(foreign):
-                    check_contract(study, bag, model)
-                scores = score_bag(network, scaled(bag, study), tuple(study["classes"]), study["threshold"])
+                with record_mismatch(foreign):
+                    check_same_provenance(study["contract"], bag, model)
+                scores = score_bag(
+                    network,
+                    scale_as_recorded(bag, study["scaling"]),
+                    tuple(study["classes"]),
+                    study["threshold"],
+                )
                 if not np.isfinite(scores.probabilities).all():
-                    raise BagError(f"bag {id!r}: the model gives NaN. Its features are too large, or damaged.")
+                    raise BagError(nan_message(bag_id))
                 write_scores(replace(scores, made_from=made_from), out)
-                slides[id] = {**_summary(scores), "made_from": made_from, "bag": marked}
-        if id in failed:
-            slides.pop(id, None)  # scores of an earlier bag are not those of this one
-            ledger.add(id, STAGE, failed[id])
-        elif id in failed_before:
-            ledger.clear(id, STAGE)
-        if (position + 1) % EVERY == 0 or position + 1 == len(bags):
+                slides[bag_id] = {**_summary(scores), "made_from": made_from, "bag": marked}
+        if bag_id in failed:
+            slides.pop(bag_id, None)  # scores of an earlier bag are not those of this one
+            failure_log.add(bag_id, STAGE, failed[bag_id])
+        elif bag_id in failed_before:
+            failure_log.clear(bag_id, STAGE)
+        if (position + 1) % SAVE_EVERY == 0 or position + 1 == len(bags):
             page = {"format": FORMAT, **about, "slides": slides}
-            write_atomically(out / PAGE, (json.dumps(page, indent=1) + "\n").encode())
+            write_json(out / PAGE, page)
         if progress:
             progress(position + 1)
     raise_if_all(foreign, len(bags))
-    if not slides:
-        raise ScmilError(f"none of the {len(bags)} slides could be scored. The causes are in {out / 'failures.csv'}.")
-    return Scored(open_scores(out), failed)
+    if not slides.keys() & set(bags.ids):  # scores of bags that are gone do not count
+        raise ScmilError(
+            f"none of the {len(bags)} slides could be scored. See the causes in "
+            f"{out / 'failures.csv'}, fix them and repeat the command."
+        )
+    return ScoredSlides(open_scores(out), failed)
 
 
 def _made_from(model_sha256: str, marked: Mark, bags: BagSet, position: int) -> str:
@@ -106,16 +138,23 @@ def _summary(scores: Scores) -> dict[str, Any]:
 
 
 def _relabelled(bag: Bag, theirs: Sequence[str], ours: Sequence[str]) -> Bag:
-    """The bag with its label as the model counts classes: a cohort may have fewer of them, or in another order."""
-    place = {name: position for position, name in enumerate(ours)}
-    return replace(bag, label=None if bag.label is None else place.get(theirs[bag.label]))
+    """Return the bag with its label as a position in the classes of the model.
+
+    The bags may have fewer classes than the model, or another order of them.
+    """
+    positions = {name: position for position, name in enumerate(ours)}
+    return replace(bag, label=None if bag.label is None else positions.get(theirs[bag.label]))
 
 
 def _about(model: Path, study: dict[str, Any]) -> dict[str, Any]:
     page = read_page(model / "model.json")
+    digest = page["sha256"]
+    if "imported" in study:  # the same weights can be imported again with other settings
+        keys = ("classes", "threshold", "contract", "scaling")
+        digest = sha256_of_json([digest, page["model"], *(study[key] for key in keys)])
     return {
         "model": model.resolve().name,
-        "model_sha256": page["sha256"],
+        "model_sha256": digest,
         "spec": page["model"],
         "classes": list(study["classes"]),
         "threshold": study["threshold"],
@@ -132,8 +171,8 @@ def _recorded(slide: Mapping[str, Any]) -> Mark | None:
         return None
 
 
-def _kept(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """The slides that this very model has scored already."""
+def _read_scored_slides(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Return the slides that this model has scored before."""
     if not path.is_file():
         return {}
     page = read_page(path)

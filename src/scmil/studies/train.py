@@ -1,10 +1,11 @@
-"""Train one model to keep: split by patient, chosen on a validation part, tested on patients that it has not seen."""
+"""Train one model to keep: split by patient, selected on a validation split, tested on patients
+that it was not trained on.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,35 +14,58 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.training import baseline
-from scmil.studies import runner as experiment
-from scmil.errors import ConfigError, DataError, OptionError, OutputError
-from scmil.core.files import utf8, write_atomically
-from scmil.fingerprint import Inputs
-from scmil.stats.metrics import decide, youden_threshold
-from scmil.outputs import check_unclaimed
-from scmil.studies.plan import TRAINING_KEYS, build, check_model, make_plan, recipe_of
-from scmil.run_inputs import read_inputs, write_inputs
+from scmil.bags.checks import BagSummary, patients_of, validate_bags
 from scmil.bags.splits import Split, check_split, holdout, with_validation
-from scmil.studies.model_card import card
+from scmil.core.atomic import write_atomically
+from scmil.core.fingerprint import Inputs, sha256_of_file
+from scmil.core.jobs.locks import locked
+from scmil.core.tables import records_csv, write_json
+from scmil.core.text import encode_utf8
+from scmil.errors import DataError, OptionError, OutputError
+from scmil.models.predictions_file import PREDICTIONS
+from scmil.stats.metrics import decide
+from scmil.studies import runner
 from scmil.studies.data import Data
-from scmil.studies.model_folder import FORMAT, STUDY, Page, Progress, read_page, told, write_csv, write_json
-from scmil.studies.model_metrics import Numbers, metrics_of_parts
-from scmil.bags.checks import Survey, patients_of, scaled, streamed_moments, survey
-from scmil.core.jobs.work import locked
+from scmil.studies.encoder_licence import licence_of
+from scmil.studies.model_card import card
+from scmil.studies.model_folder import (
+    FORMAT,
+    STUDY,
+    Page,
+    Progress,
+    counter,
+    read_page,
+)
+from scmil.studies.model_metrics import Numbers, metrics_of_splits
+from scmil.studies.plan import make_plan
+from scmil.studies.run_inputs import read_inputs, write_inputs
+from scmil.studies.settings import (
+    TRAINING_KEYS,
+    TrainSettings,
+    build_from_settings,
+    check_model,
+    recipe_of,
+)
+from scmil.studies.train_state import (
+    CHECKPOINT,
+    CROSS,
+    INPUTS,
+    STARTED,
+    delete_model,
+    is_finished,
+)
+from scmil.training import baseline
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
-
-BEGUN, INPUTS = "begun.json", "inputs.json"
-CHECKPOINT, CROSS = "checkpoint.safetensors", "cross-validation"
-FILES = ("model.safetensors", "history.csv", "predictions.csv", "metrics.json", "MODEL_CARD.md", "report.html", CROSS)
-PATIENCE = 20  # epochs without a better one: the official recipes for slides have 40 to 200
+    from scmil.models.model import MILModel
+    from scmil.training.fold import TrainedFold
+    from scmil.training.recipes import Recipe
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished model folder: what `metrics.json` and `study.json` say, and notes for the user."""
+    """A finished model folder: `study.json` and `metrics.json`, and notes for the user."""
 
     out: Path
     study: Page
@@ -52,240 +76,275 @@ class Trained:
 def train(
     data: Data,
     out: str | Path,
+    settings: TrainSettings | None = None,
     *,
-    aggregator: str = "abmil-gated",
-    sparse_coding: bool | Mapping[str, Any] = False,
-    recipe: str = "official",
-    epochs: int | None = None,
-    patience: int | None = PATIENCE,
-    folds: int | None = None,
-    repeats: int = 1,
-    valid: float = 0.2,
-    test: float = 0.2,
-    class_weights: str | Sequence[float] | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
-    seed: int = 0,
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Trained:
-    """Train one model, tested on patients that it has not seen, and write its folder; stopped, it goes on where it was.
+    """Train one model and write its folder; an interrupted training continues where it stopped.
 
-    The bags are split by patient, stratified by class. The model is that of the epoch with the best validation AUC, and its
-    threshold is chosen on the validation part. With `folds`, a cross-validation says how good such models are, and the
-    model itself learns from all bags but the validation part. A folder whose model was trained with other settings or on
-    other data is rejected; with `overwrite` its model is replaced.
+    The bags are split by patient, stratified by class. The model is that of the epoch with the best
+    validation AUC, and its threshold is chosen on the validation split. With `folds`, a
+    cross-validation estimates how good such models are, and the model itself is trained on all bags
+    but the validation split.
+
+    Args:
+        data: The bags with their labels.
+        out: The model folder.
+        settings: All settings of the model and its training.
+        resume: Whether to raise an error if there is no interrupted training.
+        overwrite: Whether a model with other settings or data is replaced.
+        progress: Called with what is being done, how much of it is done, and all of it.
+        **options: Fields of `TrainSettings`, instead of `settings`.
+
+    Returns:
+        The content of the model folder.
+
+    Raises:
+        ConfigError: The folder has a model with other settings or data.
+        OptionError: A setting is invalid.
+        OutputError: Another process is training into the folder.
     """
-    from scmil.training.fit import check_precision, weigh_classes
-
-    out = Path(out)
-    training = {"recipe": recipe, "patience": patience, "epochs": epochs}
-    weights = class_weights if class_weights is None or isinstance(class_weights, str) else list(class_weights)
+    out, settings = Path(out), settings or TrainSettings(**options)
     inputs = _inputs(data.bags, out / INPUTS)
-    settings: Page = {
-        "data": {**data.table, "bags": _digest_of(data.bags), "inputs": inputs.digest},
-        "model": {"aggregator": aggregator, "sparse_coding": sparse_coding, "refine": None, "embed": None},
-        "training": {key: value for key, value in training.items() if value is not None},
-        "split": {
-            "valid": valid,
-            "test": None if folds else test,
-            "folds": folds,
-            "repeats": repeats if folds else None,
-        },
-        "class_weights": weights,
-        "device": device,
-        "precision": precision,
-        "seed": seed,
-    }
-    if aggregator == baseline.NAME:
-        raise OptionError(f"aggregator {baseline.NAME!r} is an arm of `scmil compare`; a model to keep is a network.")
-    split = _split(data.bags, valid, None if folds else test, seed)
-    # All of these are refused before anything is written.
-    check_precision(precision)
-    weigh_classes(weights, data.bags.labels, len(data.bags.classes))
-    check_model(settings["model"])
-    work = _Work(data, out, settings, inputs, recipe_of(settings), split, progress)
-    finished, notes = (False, ()) if overwrite else _is_finished(out, settings, inputs, resume)
+    work = _prepare(data, out, settings, inputs, progress)  # before anything is written
+    notes: tuple[str, ...] = ()
+    finished = False
+    if not overwrite:
+        finished, notes = is_finished(out, work.recorded, inputs, resume)
     if not finished:
-        facts = survey(data.bags, told(progress, "looking at bags", len(data.bags)))
-        with locked(out / BEGUN, wait=False) as ours:  # for the whole training: of two at once, one would be lost
-            if not ours:
-                raise OutputError(
-                    f"another training into {out} is running. Wait for its end, or give --out another folder."
-                )
-            if overwrite:
-                _remove_model(out)
-            if (
-                overwrite or not _is_finished(out, settings, inputs, resume=False)[0]
-            ):  # by another process, since we looked
-                _train(work, facts)
+        facts = validate_bags(data.bags, counter(progress, "validating bags", len(data.bags)))
+        _train_alone(work, facts, overwrite)
     return Trained(out, read_page(out / STUDY), read_page(out / "metrics.json"), notes)
 
 
 @dataclass(frozen=True)
 class _Work:
+    """Everything that is known before the training starts."""
+
     data: Data
     out: Path
-    settings: Page
+    settings: TrainSettings
+    recorded: Page  # the settings as files hold them, with digests of the data
     inputs: Inputs
-    recipe: Any
+    recipe: Recipe
     split: Split
     progress: Progress | None
 
 
-def _train(work: _Work, facts: Survey) -> None:
-    """Fit, predict all bags, and write the folder."""
+@dataclass(frozen=True)
+class _Fitted:
+    """A trained model, and what it predicts for all bags."""
+
+    model: MILModel
+    fold: TrainedFold
+
+    @property
+    def probabilities(self) -> Numbers:
+        return self.fold.probabilities[-1]
+
+
+def _prepare(
+    data: Data, out: Path, settings: TrainSettings, inputs: Inputs, progress: Progress | None
+) -> _Work:
+    """Check all settings, and split the bags."""
+    from scmil.training.fitting import check_precision, weigh_classes
+
+    if settings.aggregator == baseline.NAME:
+        raise OptionError(
+            f"aggregator {baseline.NAME!r} is a method of `scmil compare` only; `train` needs a "
+            "neural network. See scmil ls aggregators."
+        )
+    bags = data.bags
+    test = None if settings.folds else settings.test
+    split = _split_bags(bags, settings.valid, test, settings.seed)
+    check_precision(settings.precision)
+    weigh_classes(settings.weights, bags.labels, len(bags.classes))
+    check_model(settings.model)
+    recipe = recipe_of(settings.model, settings.training)
+    digests = {"bags": _labels_digest(bags), "inputs": inputs.digest}
+    recorded = {"data": data.settings.to_json() | digests, **settings.to_json()}
+    return _Work(data, out, settings, recorded, inputs, recipe, split, progress)
+
+
+def _train_alone(work: _Work, facts: BagSummary, overwrite: bool) -> None:
+    """Train unless another process does, or has finished in the meantime."""
+    out = work.out
+    with locked(out / STARTED, wait=False) as ours:
+        if not ours:
+            raise OutputError(
+                f"another process is training into {out}. Wait until it ends, or choose another "
+                "--out."
+            )
+        if overwrite:
+            delete_model(out)
+        elif is_finished(out, work.recorded, work.inputs, resume=False)[0]:
+            return
+        write_inputs(out / INPUTS, work.inputs)
+        write_json(out / STARTED, work.recorded)
+        cross_validation = _cross_validate(work) if work.settings.folds else None
+        fitted = _fit(work, facts)
+        _write_folder(work, facts, fitted, cross_validation)
+
+
+def _fit(work: _Work, facts: BagSummary) -> _Fitted:
+    """Train the model, and predict all bags."""
+    from scmil.training.fold import TrainingOptions, train_fold
+
+    settings, bags = work.settings, work.data.bags
+    model = build_from_settings(settings.model, facts.dim, len(bags.classes), seed=settings.seed)
+    options = TrainingOptions(
+        settings.seed,
+        work.data.settings.standardise,
+        settings.weights,
+        settings.device,
+        settings.precision,
+    )
+    fold = train_fold(
+        model,
+        bags,
+        work.split,
+        work.recipe,
+        options,
+        checkpoint=work.out / CHECKPOINT,
+        progress=counter(work.progress, "training, epochs", work.recipe.epochs),
+    )
+    if changes := bags.inputs(work.inputs).changes_since(work.inputs):
+        raise DataError(
+            f"the data changed while the model was trained: {'; '.join(changes)}. Train again with "
+            "--overwrite."
+        )
+    return _Fitted(model, fold)
+
+
+def _write_folder(
+    work: _Work, facts: BagSummary, fitted: _Fitted, cross_validation: list[Page] | None
+) -> None:
+    """Write all files of the model folder; `study.json` marks it as finished."""
     from scmil.models.files import save_model
     from scmil.report import write_model_page
-    from scmil.training.fit import fit, predict, weigh_classes
 
-    write_inputs(work.out / INPUTS, work.inputs)
-    write_json(work.out / BEGUN, work.settings)
-    cross = _cross_validate(work) if work.settings["split"]["folds"] else None
-    bags, split, settings, scaling = work.data.bags, work.split, work.settings, None
-    if work.data.table["standardise"]:
-        scaling = streamed_moments(bags.subset(split.train))
-        bags = scaled(bags, *scaling)
-    model = build(settings["model"], facts.dim, len(bags.classes), seed=settings["seed"])
-    history = fit(
-        model, bags.subset(split.train), bags.subset(split.valid), work.recipe, seed=settings["seed"],
-        progress=told(work.progress, "training, epochs", work.recipe.epochs), checkpoint=work.out / CHECKPOINT,
-        class_weights=weigh_classes(settings["class_weights"], bags.subset(split.train).labels, len(bags.classes)),
-        device=settings["device"], precision=settings["precision"],
-    )  # fmt: skip
-    p = predict(model, bags, device=settings["device"]).double().numpy()
-    if changes := work.data.bags.inputs(work.inputs).changes_since(work.inputs):
-        raise DataError(
-            f"the data changed while the model was trained: {'; '.join(changes)}. Train again with --overwrite."
-        )
-    labels, inner = np.array(bags.labels, np.int64), list(split.valid)
-    threshold = float(youden_threshold(labels[inner], p[inner, 1])) if p.shape[1] == 2 else 0.5
-    metrics = metrics_of_parts(bags, split, labels, p, threshold) | ({"cross_validation": cross} if cross else {})
-    study: Page = {
+    out, bags, split = work.out, work.data.bags, work.split
+    labels, p, threshold = np.array(bags.labels, np.int64), fitted.probabilities, _threshold(fitted)
+    metrics = metrics_of_splits(bags, split, labels, p, threshold)
+    if cross_validation:
+        metrics["cross_validation"] = cross_validation
+    study = _study(work, facts, fitted)
+    save_model(fitted.model, out)
+    history = _history_rows(asdict(fitted.fold.history))
+    write_atomically(out / "history.csv", records_csv(history))
+    predictions = _prediction_rows(bags, split, labels, p, threshold)
+    write_atomically(out / PREDICTIONS, records_csv(predictions))
+    write_json(out / "metrics.json", metrics)
+    write_atomically(
+        out / "MODEL_CARD.md", encode_utf8(card(fitted.model, study, metrics, facts, labels))
+    )
+    write_json(out / STUDY, study)
+    write_model_page(out)
+    for name in (CHECKPOINT, STARTED):
+        (out / name).unlink(missing_ok=True)
+
+
+def _threshold(fitted: _Fitted) -> float:
+    return float(fitted.fold.threshold)
+
+
+def _study(work: _Work, facts: BagSummary, fitted: _Fitted) -> Page:
+    """The content of `study.json`."""
+    bags, history, scaling = work.data.bags, fitted.fold.history, fitted.fold.scaling
+    labels = work.data.settings.labels
+    return {
         "format": FORMAT,
         "classes": list(bags.classes),
-        "threshold": threshold,
-        "contract": {"dim": facts.dim, **facts.contract},
-        "scaling": None if scaling is None else {"mean": scaling[0].tolist(), "deviation": scaling[1].tolist()},
-        "settings": settings,
-        "recipe": asdict(work.recipe),
+        "threshold": _threshold(fitted),
+        "contract": {"dim": facts.dim, **facts.provenance},
+        "encoder_licence": licence_of(facts.provenance),
+        "scaling": None if scaling is None else scaling.to_json(),
+        "settings": work.recorded,
+        "recipe": work.recipe.to_json(),
         "best_epoch": history.best_epoch,
         "epochs": len(history.train_loss),
-        "split": {name: [bags.ids[i] for i in part] for name, part in split._asdict().items()},
-        "notes": list(work.data.notes),
-        "label_table_sha256": _digest(work.data.table.get("labels")),
-        "versions": experiment.versions(),
+        "split": {
+            name: [bags.ids[i] for i in positions]
+            for name, positions in work.split._asdict().items()
+        },
+        "notes": [*work.data.notes, *filter(None, [history.step_note()])],
+        "columns": dict(work.data.columns),
+        "label_table_sha256": None if labels is None else sha256_of_file(labels),
+        "versions": runner.versions(),
     }
-    save_model(model, work.out)
-    write_csv(work.out / "history.csv", _history_rows(asdict(history)))
-    write_csv(work.out / "predictions.csv", _prediction_rows(bags, split, labels, p, threshold))
-    write_json(work.out / "metrics.json", metrics)
-    write_atomically(work.out / "MODEL_CARD.md", utf8(card(model, study, metrics, facts, labels)))
-    write_json(work.out / STUDY, study)
-    write_model_page(work.out)
-    for name in (CHECKPOINT, BEGUN):
-        (work.out / name).unlink(missing_ok=True)
 
 
 def _inputs(bags: BagSet, record: Path) -> Inputs:
-    """What the model is made from; where a bag cannot be read, the error names all bags that cannot."""
+    """What the model is made from; if bags cannot be read, the error names all of them."""
     try:
         return bags.inputs(read_inputs(record))
     except DataError:
-        survey(bags)
+        validate_bags(bags)
         raise
 
 
-def _split(bags: BagSet, valid: float, test: float | None, seed: int) -> Split:
+def _split_bags(bags: BagSet, valid: float, test: float | None, seed: int) -> Split:
     groups = patients_of(bags)
     if test is None:
-        return with_validation(Split(tuple(range(len(bags))), ()), list(bags.labels), valid, seed, groups)
+        everything = Split(tuple(range(len(bags))), ())
+        return with_validation(everything, list(bags.labels), valid, seed, groups)
     split = holdout(list(bags.labels), test, valid, seed, groups)
     check_split(split, bags.ids, groups)
     return split
 
 
-def _is_finished(out: Path, settings: Page, inputs: Inputs, resume: bool) -> tuple[bool, tuple[str, ...]]:
-    """Whether the model is there, and notes; a folder that was begun with something else is rejected."""
-    begun = next((out / name for name in (STUDY, BEGUN) if (out / name).is_file()), None)
-    if begun is None or (begun.name == BEGUN and not any((out / name).exists() for name in (CHECKPOINT, CROSS))):
-        if resume and begun is None:
-            raise OptionError(f"--resume: {out} has no training that could go on. Leave --resume out to begin one.")
-        if any((out / name).exists() for name in ("model.json", CHECKPOINT)):
-            raise ConfigError(f"{out} has a model that this command did not begin. Give --out another folder.")
-        check_unclaimed(out, BEGUN, FILES, "train")
-        return False, ()
-    page = read_page(begun)
-    before, now = page.get("settings", page), json.loads(json.dumps(settings))
-    remedy = "Give --out another folder, or add --overwrite to replace the model."
-    recorded = (before.get("data") or {}).get("inputs")
-    if recorded is None:  # of a version that recorded ids, labels and patients alone
-        del now["data"]["inputs"]
-    elif recorded != inputs.digest:
-        known = read_inputs(out / INPUTS)
-        changes = inputs.changes_since(known) if known and known.digest == recorded else ["its digest is another"]
-        raise ConfigError(f"{out} was trained on other data: {'; '.join(changes)}. {remedy}")
-    if differing := [key for key in now if before.get(key) != now[key]]:
-        said = "; ".join(f"{key} was {before.get(key)}, now {now[key]}" for key in differing)
-        raise ConfigError(f"{out} was begun with other settings: {said}. {remedy}")
-    old = f"{out} is of a version that did not record its features: whether they have changed since is not known."
-    return begun.name == STUDY, (old,) if recorded is None else ()
-
-
-def _remove_model(out: Path) -> None:
-    """Delete what says that a model is here, finished or not; its other files are written again."""
-    for name in (STUDY, BEGUN, CHECKPOINT, INPUTS, "model.json"):
-        (out / name).unlink(missing_ok=True)
-    shutil.rmtree(out / CROSS, ignore_errors=True)
-
-
 def _cross_validate(work: _Work) -> list[Page]:
-    """How good models of this kind are: the same recipe over the folds, into a folder of its own."""
-    settings = work.settings
-    own = {key: settings["split"][key] for key in ("folds", "repeats", "valid")}
+    """Estimate how good models of this kind are, with the same recipe, in a folder of its own."""
+    recorded = work.recorded
+    protocol = {key: recorded["split"][key] for key in ("folds", "repeats", "valid")}
+    further = {
+        key: recorded[key] for key in TRAINING_KEYS if recorded[key] not in (None, "cpu", "float32")
+    }
     document = {
         "title": f"{work.data.name} · cross-validation",
-        "data": work.data.table,
-        "protocol": {**own, "seed": settings["seed"], "selection": ["nested"]},
-        "model": settings["model"],
-        "training": settings["training"]
-        | {key: settings[key] for key in TRAINING_KEYS if settings[key] not in (None, "cpu", "float32")},
+        "data": work.data.settings.to_json(),
+        "protocol": {**protocol, "seed": recorded["seed"], "selection": ["nested"]},
+        "model": recorded["model"],
+        "training": recorded["training"] | further,
     }
     plan = make_plan(document, "cross-validation")
-    outcome = experiment.run(plan, work.out / CROSS, jobs=1, progress=work.progress)
+    outcome = runner.run(plan, work.out / CROSS, jobs=1, progress=work.progress)
     if outcome.failed:
         raise DataError(f"the cross-validation failed: {next(iter(outcome.failed.values()))}")
-    return list(read_page(experiment.cell_folder(outcome.out, plan.cells[0]) / experiment.RESULT)["rows"])
+    folder = runner.cell_folder(outcome.out, plan.cells[0])
+    return list(read_page(folder / runner.RESULT)["rows"])
 
 
 def _history_rows(history: Mapping[str, Sequence[float]]) -> list[Page]:
     return [
-        {"epoch": epoch + 1} | {name: f"{values[epoch]:.6g}" for name, values in history.items() if values}
+        {"epoch": epoch + 1}
+        | {name: f"{values[epoch]:.6g}" for name, values in history.items() if values}
         for epoch in range(len(history["train_loss"]))
     ]
 
 
-def _prediction_rows(bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float) -> list[Page]:
+def _prediction_rows(
+    bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float
+) -> list[Page]:
     part = {position: name for name, own in split._asdict().items() for position in own}
-    said = decide(p, threshold)
+    predicted = decide(p, threshold)
     return [
         {
             "slide_id": bags.ids[i],
             "case_id": bags.patients[i] or "",
             "part": part[i],
             "y_true": bags.classes[labels[i]],
-            "y_pred": bags.classes[said[i]],
+            "y_pred": bags.classes[predicted[i]],
             **{f"p_{name}": f"{value:.7g}" for name, value in zip(bags.classes, p[i], strict=True)},
         }
         for i in sorted(part, key=lambda i: (Split._fields.index(part[i]), i))
     ]
 
 
-def _digest_of(bags: BagSet) -> str:
-    """Which bags have which labels: another table is another study."""
-    return hashlib.sha256(json.dumps([bags.ids, bags.labels, bags.patients, bags.classes]).encode()).hexdigest()
-
-
-def _digest(path: str | None) -> str | None:
-    return None if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def _labels_digest(bags: BagSet) -> str:
+    """A digest of which bags have which labels."""
+    description = [bags.ids, bags.labels, bags.patients, bags.classes]
+    return hashlib.sha256(json.dumps(description).encode()).hexdigest()

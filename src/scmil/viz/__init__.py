@@ -1,1 +1,1 @@
-"""viz."""
+"""Pictures: heatmaps, lesions, the atlas of atoms, principal components, the viewer."""

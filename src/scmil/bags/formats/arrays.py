@@ -1,4 +1,4 @@
-"""Bare arrays: a folder with one matrix of features for each bag, and nothing else known."""
+"""Plain arrays: a folder with one feature matrix per bag, without metadata."""
 
 from __future__ import annotations
 
@@ -6,48 +6,65 @@ from pathlib import Path
 from typing import ClassVar
 
 from scmil.bags.bag import BagSet
-from scmil.errors import DataError
-from scmil.core.files import check_regular
 from scmil.bags.formats import register
 from scmil.bags.formats.folder import Folder
-from scmil.bags.formats.reading import Array, Labels, lazy_bags, load_npy, load_pt, make_bag, naming
+from scmil.bags.formats.reading import (
+    Array,
+    LabelTable,
+    lazy_bags,
+    load_npy,
+    load_pt,
+    make_bag,
+)
+from scmil.core.regular_files import check_regular
+from scmil.core.safe_io import naming
+from scmil.errors import DataError
 
 SUFFIXES = (".npy", ".pt", ".safetensors")
 
 
 @register("arrays", "bare .npy, .pt or .safetensors files")
 class Arrays:
-    """A matrix (n, p) a file: `.npy`, `.pt` with a tensor, `.safetensors` with one tensor or one called features."""
+    """One matrix (n, p) per file: `.npy`, `.pt` or `.safetensors`.
+
+    A `.safetensors` file contains one tensor, or one named features.
+    """
 
     layout: ClassVar[str] = "<bag>.npy, .pt or .safetensors, each a matrix (n, p)"
     last_resort: ClassVar[bool] = True
 
     def looks_like(self, folder: Folder) -> bool:
-        """Whether there is a file of such a kind."""
+        """Return whether there is a file with one of the suffixes."""
         return any(folder.stems(suffix) for suffix in SUFFIXES)
 
-    def read(self, folder: Folder, labels: Labels | None = None) -> BagSet:
-        """The bags of all such files."""
+    def read(self, folder: Folder, labels: LabelTable | None = None) -> BagSet:
+        """Return the bags of all such files."""
         files: dict[str, Path] = {}
-        for path in (folder.path / f"{stem}{suffix}" for suffix in SUFFIXES for stem in folder.stems(suffix)):
+        for path in (
+            folder.path / f"{stem}{suffix}" for suffix in SUFFIXES for stem in folder.stems(suffix)
+        ):
             if path.stem in files:
-                raise DataError(f"{files[path.stem]} and {path} are of one bag. Keep one of them in this folder.")
+                raise DataError(
+                    f"{files[path.stem]} and {path} are files of the same bag. Remove one of them."
+                )
             files[path.stem] = path
         return lazy_bags(
             sorted(files),
-            lambda id: make_bag(id, files[id], "arrays", _matrix(files[id])),
+            lambda bag_id: make_bag(bag_id, files[bag_id], "arrays", _read_matrix(files[bag_id])),
             labels,
-            files=lambda id: [files[id]],
+            files=lambda bag_id: [files[bag_id]],
         )
 
 
-def _matrix(path: Path) -> Array:
+def _read_matrix(path: Path) -> Array:
+    """Read the features of a file."""
     if path.suffix == ".safetensors":
-        return _safetensors(path)
+        return _read_safetensors(path)
     return load_npy(path) if path.suffix == ".npy" else load_pt(path)
 
 
-def _safetensors(path: Path) -> Array:
+def _read_safetensors(path: Path) -> Array:
+    """Read the only tensor of a file, or the one named features."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -59,5 +76,8 @@ def _safetensors(path: Path) -> Array:
             raise DataError(f"{error}.") from None
         name = "features" if "features" in tensors else next(iter(tensors), "")
         if len(tensors) != 1 and name != "features":
-            raise DataError(f"tensors {', '.join(tensors) or 'none'}, but one is needed, or one called features.")
+            raise DataError(
+                f"tensors {', '.join(tensors) or 'none'}, but one tensor is needed, or one named "
+                "features."
+            )
         return tensors[name]

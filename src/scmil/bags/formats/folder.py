@@ -1,4 +1,4 @@
-"""A folder, listed once: what lies in it, and what the first of its HDF5 files holds."""
+"""A folder that is listed once, and the contents of its first HDF5 file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scmil.bags.formats.reading import open_h5, plain_attributes
 from scmil.errors import DataError
-from scmil.bags.formats.reading import open_h5, plain
 
-SOME = 5  # so many files or folders are looked into where thousands may lie: the first can be damaged or foreign
+# The number of files or folders that are opened to detect a format. More than one, because the
+# first can be damaged or of another kind.
+SOME = 5
 
 
 class Peek(NamedTuple):
-    """The names in an HDF5 file: of its attributes with their values, of its data sets, of the attributes on `coords`."""
+    """Attributes and data set names of an HDF5 file, and attribute names of its `coords`."""
 
     attributes: Mapping[str, Any]
     datasets: tuple[str, ...]
@@ -27,7 +29,7 @@ class Peek(NamedTuple):
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder and the sorted names in it, without hidden ones; half-written files are hidden.
+    """A folder and the sorted names in it, without hidden files, such as unfinished ones.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp())
@@ -42,10 +44,14 @@ class Folder:
 
     @classmethod
     def of(cls, path: str | Path) -> Folder:
-        """The folder at a path; a path without one is refused."""
+        """Return the folder at a path, or raise if there is none."""
         path = Path(path)
         if not path.is_dir():
-            what = "is a file, but its folder is needed" if path.exists() else "there is no such folder"
+            what = (
+                "this is a file, but a folder is needed. Give the folder that contains it"
+                if path.exists()
+                else "there is no such folder. Check the path"
+            )
             raise DataError(f"{path}: {what}.")
         return cls(path.resolve() if path.name in ("", "..") else path)
 
@@ -60,37 +66,47 @@ class Folder:
                         _check_link(entry)
                         (folders if _is_folder(entry) else files).append(entry.name)
         except OSError as error:
-            raise DataError(f"{self.path}: the folder cannot be listed: {error.strerror}.") from None
+            raise DataError(
+                f"{self.path}: the folder cannot be listed: {error.strerror}. Check its "
+                "permissions."
+            ) from None
         return tuple(sorted(files)), tuple(sorted(folders))
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """Name of the folder."""
         return self.path.name
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of the files."""
+        """Names of the files."""
         return self._listed[0]
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The names of the folders in it."""
+        """Names of the subfolders."""
         return self._listed[1]
 
     def stems(self, suffix: str) -> tuple[str, ...]:
-        """The names of the files with this suffix, without it."""
-        return tuple(name.removesuffix(suffix) for name in self.files if name.endswith(suffix) and name != suffix)
+        """Return the names of the files with this suffix, without the suffix."""
+        return tuple(
+            name.removesuffix(suffix)
+            for name in self.files
+            if name.endswith(suffix) and name != suffix
+        )
 
     def __truediv__(self, name: str) -> Folder:
         return Folder(self.path / name)
 
     def some(self) -> Iterator[Folder]:
-        """The first few folders in it."""
+        """Return the first few subfolders."""
         return (self / name for name in self.folders[:SOME])
 
     def below(self, suffix: str, deepest: int = 5, widest: int | None = None) -> Iterator[Path]:
-        """The files with this suffix, here and in the folders below, of which only the first `widest` are opened."""
+        """Yield the files with this suffix, here and in subfolders up to `deepest` levels below.
+
+        Only the first `widest` subfolders of each folder are listed.
+        """
         yield from (self.path / f"{stem}{suffix}" for stem in self.stems(suffix))
         if deepest > 0:
             for name in self.folders[:widest]:
@@ -98,61 +114,73 @@ class Folder:
 
     @cached_property
     def h5(self) -> Peek | None:
-        """A look into the first HDF5 file that can be read; None if there is none among the first few."""
+        """Contents of the first readable HDF5 file; None if none of the first few is readable."""
         return first_peek(self.path / f"{stem}.h5" for stem in self.stems(".h5"))
 
     def __str__(self) -> str:
         kinds = Counter(Path(name).suffix for name in self.files)
-        counted = [f"{n} file{'s' * (n > 1)} {kind or 'without suffix'}" for kind, n in kinds.most_common(SOME)]
+        counted = [
+            f"{n} file{'s' * (n > 1)} {kind or 'without suffix'}"
+            for kind, n in kinds.most_common(SOME)
+        ]
         more = ["…"] if len(kinds) > SOME or len(self.folders) > SOME else []
-        return ", ".join(counted + [f"folder {name!r}" for name in self.folders[:SOME]] + more) or "nothing"
+        return (
+            ", ".join(counted + [f"folder {name!r}" for name in self.folders[:SOME]] + more)
+            or "nothing"
+        )
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link in a circle: a bag that cannot be read, and is named when it is asked for
+    except OSError:  # a circular link: reported when its bag is read
         return False
 
 
 def _check_link(entry: os.DirEntry[str]) -> None:
-    """Reject a link that leads nowhere and may be one to a folder of bags; one to a file is an error when it is read."""
+    """Raise for a broken link that may lead to a folder of bags.
+
+    A broken link to a file raises when its bag is read.
+    """
     if "." not in entry.name and entry.is_symlink() and not os.path.exists(entry.path):
         raise DataError(
-            f"{entry.path} is a link to {os.readlink(entry.path)}, which is not there: its bags would be missing. Mount the "
-            "disk that it is on, or remove the link."
+            f"{entry.path} is a link to {os.readlink(entry.path)}, which does not exist: its bags "
+            "would be missing. Mount the disk that it is on, or remove the link."
         )
 
 
 def first_peek(paths: Iterator[Path]) -> Peek | None:
-    """A look into the first of some HDF5 files that can be read."""
+    """Return the contents of the first readable HDF5 file; None if there is none."""
     for path in islice(paths, SOME):
         try:
             with open_h5(path) as file:
-                attributes = {name: plain(value) for name, value in file.attrs.items()}
                 on_coords = tuple(file["coords"].attrs) if "coords" in file else ()
-                return Peek(attributes, tuple(file), on_coords)
+                return Peek(plain_attributes(file), tuple(file), on_coords)
         except DataError:
-            continue  # damaged: it will be named when its bag is asked for
+            continue  # damaged: reported when its bag is read
     return None
 
 
 def choose(found: Mapping[str, Folder], key: str | None, where: Path) -> tuple[str, Folder]:
-    """The one of several folders of features that `key` names, by its whole name or by the last part of it.
+    """Return the feature folder that `key` names, by its full name or the last part of it.
 
-    >>> found = {"10x/uni": Folder(Path("a")), "20x/uni": Folder(Path("b")), "20x/phikon": Folder(Path("c"))}
+    >>> found = {name: Folder(Path(name)) for name in ("10x/uni", "20x/uni", "20x/phikon")}
     >>> choose(found, "phikon", Path("job"))[0]
     '20x/phikon'
     >>> choose(found, None, Path("job"))
     Traceback (most recent call last):
     ...
-    scmil.errors.DataError: job has several sets of features: 10x/uni, 20x/uni, 20x/phikon. Name one: key='10x/uni'.
+    scmil.errors.DataError: job has several sets of features: 10x/uni, 20x/uni, 20x/phikon.
+    Choose one: key='10x/uni'.
     """
     fitting = [name for name in found if key in (None, name, name.rpartition("/")[2])]
     if len(fitting) == 1:
         return fitting[0], found[fitting[0]]
     if not found:
-        raise DataError(f"{where} has no folder of features.")
+        raise DataError(f"{where} has no folder of features. Check the path and the format.")
     if not fitting:
         raise DataError(f"{where} has no features {key!r}. It has: {', '.join(found)}.")
-    raise DataError(f"{where} has several sets of features: {', '.join(fitting)}. Name one: key={fitting[0]!r}.")
+    raise DataError(
+        f"{where} has several sets of features: {', '.join(fitting)}. "
+        f"Choose one: key={fitting[0]!r}."
+    )

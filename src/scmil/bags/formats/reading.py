@@ -1,14 +1,18 @@
-"""Arrays out of files that others wrote, and bags out of arrays: what is damaged, foreign or unsafe is refused by name."""
+"""Arrays from files of other tools, and bags from arrays.
+
+Files that are damaged, of another kind or unsafe raise `DataError` with the name of the file.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,81 +20,88 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scmil.bags.bag import Bag, BagSet
-from scmil.errors import DataError, ScmilError
-from scmil.core.extras import need
-from scmil.core.files import check_regular
-from scmil.fingerprint import Mark, mark_files
-from scmil.core.safe_io import DAMAGE, check_provenance, check_xy, npy_array, npz_arrays, open_regular, opened_h5
-from scmil.bags.labels import slide_id
+from scmil.bags.slide_ids import slide_id
+from scmil.core.extras import import_extra
+from scmil.core.fingerprint import Mark, mark_files
+from scmil.core.regular_files import open_regular, read_regular
+from scmil.core.safe_hdf5 import h5_array, opened_h5
+from scmil.core.safe_io import DAMAGE, check_provenance, check_xy, naming, npy_array, npz_arrays
+from scmil.errors import DataError
 
 SlideMpp: TypeAlias = float | Mapping[str, float]
 Array: TypeAlias = NDArray[Any] | Tensor
 
 
-class Labels(Protocol):
-    """What is needed of a table of labels."""
+class LabelTable(Protocol):
+    """The part of a table of labels that the readers use."""
 
     @property
     def classes(self) -> Sequence[str]:
-        """The names of the classes."""
+        """Names of the classes."""
 
-    def of(self, id: str) -> tuple[int | None, str | None]:
-        """Label and patient of a bag, None where they are not known."""
+    def of(self, bag_id: str) -> tuple[int | None, str | None]:
+        """Return label and patient of a bag, each None if unknown."""
 
 
 def lazy_bags(
     ids: Iterable[str],
     load: Callable[[str], Bag],
-    labels: Labels | None = None,
+    labels: LabelTable | None = None,
     own: Mapping[str, int | None] | None = None,
     classes: Sequence[str] | None = None,
     *,
     files: Callable[[str], Sequence[Path]],
     mark: Callable[[str, Mark | None], Mark] | None = None,
 ) -> BagSet:
-    """A set of bags that `load` reads; labels are from the table if there is one, else the folder's `own`.
+    """Return a set of bags that `load` reads one at a time.
 
-    `files` names the file of a bag, and those that may lie beside it: sizes and times of those that exist identify the
-    content of the bag, unless the format has a `mark` of its own.
+    Labels are those of the table `labels`, or without a table those in `own`. `files` returns the
+    file of a bag, then files that may exist beside it. Their sizes and modification times identify
+    the content of the bag, unless the format has its own `mark`.
 
-    >>> bags = lazy_bags(["a", "b"], lambda id: Bag(id, torch.zeros(1, 2)), own={"a": 1}, files=lambda id: [])
+    >>> def load(bag_id):
+    ...     return Bag(bag_id, torch.zeros(1, 2))
+    >>> bags = lazy_bags(["a", "b"], load, own={"a": 1}, files=lambda bag_id: [])
     >>> bags.labels, bags[0]
     ((1, None), Bag('a', 1 x 2, label=1))
     """
     ids = tuple(ids)
-    known = {id: ((own or {}).get(id), None) if labels is None else labels.of(id) for id in ids}
+    known = {
+        bag_id: ((own or {}).get(bag_id), None) if labels is None else labels.of(bag_id)
+        for bag_id in ids
+    }
     if labels is not None:
-        _check_rows(id for id in ids if known[id] != (None, None))
+        _check_rows(bag_id for bag_id in ids if known[bag_id] != (None, None))
 
-    def labelled(id: str) -> Bag:
-        label, patient = known[id]
-        return replace(load(id), label=label, patient=patient)
+    def labelled(bag_id: str) -> Bag:
+        label, patient = known[bag_id]
+        return replace(load(bag_id), label=label, patient=patient)
 
-    of_all, patients = [known[id][0] for id in ids], [known[id][1] for id in ids]
+    of_all, patients = [known[bag_id][0] for bag_id in ids], [known[bag_id][1] for bag_id in ids]
     named = classes if labels is None else labels.classes
 
-    def mark_by_files(id: str, before: Mark | None) -> Mark:
-        features, *beside = files(id)
+    def mark_by_files(bag_id: str, before: Mark | None) -> Mark:
+        features, *beside = files(bag_id)
         return mark_files([features, *(path for path in beside if path.is_file())], before)
 
     return BagSet.lazy(ids, labelled, of_all, patients, named, mark or mark_by_files)
 
 
 def _check_rows(ids: Iterable[str]) -> None:
-    """Reject bags that have one row of the table of labels, as a.pt and a.ome.pt have the row a."""
+    """Raise if two bags share a row of the label table, as a.pt and a.ome.pt share the row a."""
     first: dict[str, str] = {}
-    for id in ids:
-        if (other := first.setdefault(slide_id(id), id)) != id:
+    for bag_id in ids:
+        if (other := first.setdefault(slide_id(bag_id), bag_id)) != bag_id:
             raise DataError(
-                f"the bags {other!r} and {id!r} have the same row {slide_id(id)!r} in the table of labels. One row is one "
-                "slide: rename one of the files, or take it away."
+                f"the bags {other!r} and {bag_id!r} have the same row {slide_id(bag_id)!r} in the "
+                "table of labels. Each row describes one slide: rename or remove one of the files."
             )
 
 
 def make_bag(
-    id: str,
+    bag_id: str,
     file: Path,
-    format: str,
+    format_name: str,
     features: Array,
     coords: Array | None = None,
     provenance: Mapping[str, Any] | None = None,
@@ -98,53 +109,67 @@ def make_bag(
     instance_labels: Array | None = None,
     warnings: Sequence[str] = (),
 ) -> Bag:
-    """A bag of arrays from a file, with float32 features; what of the provenance is None is not known, and left out.
+    """Return a bag of arrays from a file, with float32 features.
 
-    >>> make_bag("a", Path("a.pt"), "clam", np.ones((2, 3), np.float16), np.array([[0, 0], [0, 0]])).provenance
-    {'format': 'clam', 'file': 'a.pt', 'warnings': ['1 of 2 tiles have the coordinates of another one']}
+    Entries of `provenance` that are None are unknown and left out.
+
+    >>> features, coords = np.ones((2, 3), np.float16), np.array([[0, 0], [0, 0]])
+    >>> make_bag("a", Path("a.pt"), "clam", features, coords).provenance
+    {'format': 'clam', 'file': 'a.pt',
+     'warnings': ['1 of 2 tiles have the coordinates of another one']}
     """
-    said = list(warnings)
+    notes = list(warnings)
     try:
-        values = _features(features)
+        values = _check_features(features)
         xy = None if coords is None else whole_xy(coords)
         if xy is not None and (twice := len(xy) - len(torch.unique(xy, dim=0))):
-            said.append(f"{twice} of {len(xy)} tiles have the coordinates of another one")
-        marks = (
+            notes.append(f"{twice} of {len(xy)} tiles have the coordinates of another one")
+        labels = (
             None
             if instance_labels is None
             else torch.from_numpy(_native(np.asarray(instance_labels))).long().reshape(-1)
         )
-        told = {"format": format, "file": file.name}
-        told = told | dict(provenance or {}) | told | {"warnings": said or None}
-        known = {key: plain(value) for key, value in told.items() if value is not None}
+        source = {"format": format_name, "file": file.name}
+        entries = source | dict(provenance or {}) | source | {"warnings": notes or None}
+        known = {key: json_value(value) for key, value in entries.items() if value is not None}
         check_provenance(known)
-        return Bag(id, values, instance_labels=marks, xy=xy, provenance=known)
-    except DAMAGE as error:  # ours, and what torch says of numbers that it does not have
+        return Bag(bag_id, values, instance_labels=labels, xy=xy, provenance=known)
+    except DAMAGE as error:  # of scmil, or of torch for values that cannot be converted
         raise DataError(f"{file}: {error}") from None
 
 
-def _features(features: Array) -> Tensor:
-    values = features.detach() if isinstance(features, Tensor) else torch.from_numpy(_native(features))
+def _check_features(features: Array) -> Tensor:
+    """Return features as a float32 matrix, or raise."""
+    values = (
+        features.detach() if isinstance(features, Tensor) else torch.from_numpy(_native(features))
+    )
     if not values.is_floating_point() or values.layout != torch.strided:
-        raise DataError(f"the features are {values.dtype}, but 16, 32 or 64-bit floating numbers are needed.")
+        raise DataError(
+            f"the features are {values.dtype}, but 16, 32 or 64-bit floating-point numbers are "
+            "needed. Save them as float32."
+        )
     if values.ndim == 1:
-        raise DataError("one vector a slide, no instances. Features of tiles are needed, a matrix (n, p).")
+        raise DataError(
+            "one vector per slide, without instances. Open the features of the tiles, (n, p)."
+        )
     if values.ndim != 2:
         raise DataError(f"features of shape {tuple(values.shape)}, but a matrix (n, p) is needed.")
     if len(values) and not values.shape[1]:
-        raise DataError(f"features of shape {tuple(values.shape)}: {len(values)} instances without a feature.")
+        raise DataError(
+            f"features of shape {tuple(values.shape)}: {len(values)} instances without a feature."
+        )
     return values.float()
 
 
 def _native(values: NDArray[Any]) -> NDArray[Any]:
-    """An array as torch takes it: numbers, writable, in the byte order of this machine."""
+    """Return an array that torch accepts: numbers, writable, in the native byte order."""
     if values.dtype.kind not in "fiub":
         raise DataError(f"values of type {values.dtype}, but numbers are needed.")
     return np.require(values, values.dtype.newbyteorder("="), ["C", "W"])
 
 
 def whole_xy(coords: Array) -> Tensor:
-    """Coordinates as whole pixels (n, 2); fractions and other shapes are refused.
+    """Return coordinates as whole pixels (n, 2), or raise.
 
     >>> whole_xy(np.array([[256.0, 0.0]]))
     tensor([[256, 0]])
@@ -152,22 +177,25 @@ def whole_xy(coords: Array) -> Tensor:
     return torch.from_numpy(check_xy(_native(np.asarray(coords))))
 
 
-def mpp_of(id: str, slide_mpp: SlideMpp | None) -> float | None:
-    """The microns a pixel of one slide.
+def mpp_of(bag_id: str, slide_mpp: SlideMpp | None) -> float | None:
+    """Return the microns per pixel of one slide, or None if unknown.
 
     >>> mpp_of("a", 0.25), mpp_of("a", {"b": 0.25})
     (0.25, None)
     """
-    value = slide_mpp.get(id) if isinstance(slide_mpp, Mapping) else slide_mpp
+    value = slide_mpp.get(bag_id) if isinstance(slide_mpp, Mapping) else slide_mpp
     if value is not None and not (math.isfinite(value) and value > 0):
-        raise DataError(f"slide {id!r}: slide_mpp is {value}, but microns per pixel are above 0, such as 0.25.")
+        raise DataError(
+            f"slide {bag_id!r}: slide_mpp is {value}, but microns per pixel are greater than 0, "
+            "such as 0.25."
+        )
     return value
 
 
-def plain(value: Any) -> Any:
-    """An attribute of an HDF5 file as JSON can say it.
+def json_value(value: Any) -> Any:
+    """Return an attribute of an HDF5 file as a JSON value.
 
-    >>> plain(np.int64(256)), plain(b"uni"), plain(np.array([1.0, 2.0]))
+    >>> json_value(np.int64(256)), json_value(b"uni"), json_value(np.array([1.0, 2.0]))
     (256, 'uni', [1.0, 2.0])
     """
     if isinstance(value, bytes):
@@ -175,48 +203,68 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
+def plain_attributes(stored: Any) -> dict[str, Any]:
+    """Return the attributes of an HDF5 file, group or data set as JSON values."""
+    return {name: json_value(value) for name, value in stored.attrs.items()}
+
+
+class H5Features(NamedTuple):
+    """The features of a slide from an HDF5 file, its coordinates if any, and all attributes."""
+
+    features: NDArray[Any]
+    coords: NDArray[Any] | None
+    file_attributes: Mapping[str, Any]
+    features_attributes: Mapping[str, Any]
+    coords_attributes: Mapping[str, Any]
+
+
+def read_h5_features(path: Path, *names: str) -> H5Features:
+    """Read features, under the first of `names` that exists, and the data set `coords`."""
+    with open_h5(path) as file:
+        name = next((name for name in names if name in file), names[0])
+        features = h5_array(file, name)
+        known = "coords" in file
+        return H5Features(
+            features,
+            h5_array(file, "coords") if known else None,
+            plain_attributes(file),
+            plain_attributes(file[name]),
+            plain_attributes(file["coords"]) if known else {},
+        )
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that contains an object."""
+    with naming(path, "JSON"):
+        value = json.loads(read_regular(path))
+        if not isinstance(value, dict):
+            raise DataError(f"a JSON {type(value).__name__}, but a JSON object is needed.")
+        return value
+
+
 @contextmanager
 def open_h5(path: Path) -> Iterator[Any]:
-    """An HDF5 file to read; whatever is wrong with it, now or while it is read, is told with its name."""
-    need("h5py", "slides")
+    """Open an HDF5 file for reading; errors in the block name the file."""
+    import_extra("h5py", "slides")
     with naming(path, "HDF5"), opened_h5(path) as file:
         yield file
 
 
 def load_npy(path: Path) -> NDArray[Any]:
-    """The array of a .npy file; pickled objects in it are refused."""
+    """Read the array of a .npy file; pickled objects raise."""
     with naming(path, ".npy"), open_regular(path) as file:
         return npy_array(file, os.fstat(file.fileno()).st_size)
 
 
 def load_npz(path: Path, name: str) -> NDArray[Any]:
-    """One array of a .npz file; pickled objects in it are refused."""
+    """Read one array of a .npz file; pickled objects raise."""
     with naming(path, ".npz"):
         return npz_arrays(path)[name]
 
 
 def load_pt(path: Path) -> Array:
-    """The tensor or the array of a .pt file, or what it has under `features`; code in it is refused and never run."""
-    from scmil.bags.formats.pickles import features_in_pt
+    """Read the tensor or array of a .pt file, or its entry `features`, without running its code."""
+    from scmil.bags.formats.pt_files import features_in_pt
 
     with naming(path, ".pt"), open_regular(path) as file:
         return features_in_pt(file)
-
-
-@contextmanager
-def naming(path: Path, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside is told as a refusal of this file; a pipe or a device is not opened at all."""
-    try:
-        check_regular(path)
-        yield
-    except ScmilError as error:
-        raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file.") from None
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read as {kind}: {error.strerror or error}. Make or copy this file again."
-        ) from None
-    except DAMAGE as error:
-        cause = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise DataError(f"{path} cannot be read as {kind}: {cause}. Make or copy this file again.") from None

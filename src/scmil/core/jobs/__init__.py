@@ -1,1 +1,1 @@
-"""jobs."""
+"""Long runs over many items: failure log, resuming, locks, shards, processes."""

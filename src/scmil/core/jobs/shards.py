@@ -1,7 +1,7 @@
-"""A part of a long list, for one of many computers: the third of sixteen is `3/16`.
+"""Shards: the items of a long list that one of several computers processes, such as `3/16`.
 
-Every computer lists all, and does its own. Nothing is dealt out by hand, so that a shard may be started twice, or again after
-the others: what is done is kept, and what another process is at is not begun.
+Every computer lists all items and processes those of its shard. Shards may be started twice or in
+any order: finished items are kept, and items that another process has locked are skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 
 class Shard(NamedTuple):
-    """One part of `total`, counted from 1.
+    """One of `total` shards, counted from 1.
 
     >>> [Shard(number, 3).of("abcdefgh") for number in (1, 2, 3)]
     [['a', 'd', 'g'], ['b', 'e', 'h'], ['c', 'f']]
@@ -26,7 +26,7 @@ class Shard(NamedTuple):
     total: int = 1
 
     def of(self, items: Sequence[Item]) -> list[Item]:
-        """Every `total`-th item: neighbours in a list are often alike in size, and so every part has some of each."""
+        """Every `total`-th item, because neighbours in a list often have a similar size."""
         return list(items[self.number - 1 :: self.total])
 
     def __str__(self) -> str:
@@ -37,26 +37,30 @@ ALL = Shard()
 
 
 def parse_shard(text: str | None) -> Shard:
-    """The shard that a user names, as `3/16`; nothing is all.
+    """Parse a shard such as `3/16`; None is the whole list.
 
     >>> parse_shard("3/16"), parse_shard(None)
     (Shard(number=3, total=16), Shard(number=1, total=1))
     >>> parse_shard("0/4")
     Traceback (most recent call last):
     ...
-    scmil.errors.OptionError: --shard 0/4: shards are counted from 1, and the last of 4 is 4/4. With SLURM: sbatch --array=1-4
+    scmil.errors.OptionError: --shard 0/4: shards are counted from 1, and the last of 4 is 4/4.
+    With SLURM: sbatch --array=1-4
     """
     if text is None:
         return ALL
     match = re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*", text)
     if not match:
-        raise OptionError(f"--shard {text}: two whole numbers are needed, such as 3/16 for the third of sixteen parts.")
+        raise OptionError(
+            f"--shard {text}: expected two whole numbers, such as 3/16 for the third of sixteen "
+            "shards."
+        )
     number, total = map(int, match.groups())
     if not total:
-        raise OptionError(f"--shard {text}: there are no parts. 1/1 is everything.")
+        raise OptionError(f"--shard {text}: there are no shards. Use 1/1 for the whole list.")
     if not 1 <= number <= total:
         raise OptionError(
-            f"--shard {text}: shards are counted from 1, and the last of {total} is {total}/{total}. "
-            f"With SLURM: sbatch --array=1-{total}"
+            f"--shard {text}: shards are counted from 1, and the last of {total} is "
+            f"{total}/{total}. With SLURM: sbatch --array=1-{total}"
         )
     return Shard(number, total)

@@ -1,1 +1,1 @@
-"""html."""
+"""Parts of HTML pages: escaping, tables, plots, thumbnails, style."""

@@ -1,4 +1,4 @@
-"""Text that is safe where it is put, in HTML, Markdown and LaTeX; and numbers as people read them."""
+"""Escape text for HTML, Markdown and LaTeX, and format numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ ABSENT = "\N{EN DASH}"
 
 
 class Markup(str):
-    """Text that is markup already: everything else is escaped when it becomes part of an element."""
+    """Text that is markup; all other text is escaped when it is inserted into an element."""
 
 
 def element(tag: str, *children: str | None, **attributes: object) -> Markup:
-    """Build an element; children that are plain text, and all attributes, are escaped, so a name can do no harm.
+    """Build an HTML element; children that are plain text and all attributes are escaped.
 
     >>> element("td", "<script>", element("b", "1 < 2"), class_="wide", data_sort=None)
     '<td class="wide">&lt;script&gt;<b>1 &lt; 2</b></td>'
@@ -29,23 +29,31 @@ def element(tag: str, *children: str | None, **attributes: object) -> Markup:
 
 
 def join(*children: str | None) -> Markup:
-    """Put pieces one after the other, escaped unless they are markup."""
+    """Concatenate pieces, escaped unless they are markup."""
     return Markup(
-        "".join(piece if isinstance(piece, Markup) else html.escape(piece) for piece in children if piece is not None)
+        "".join(
+            piece if isinstance(piece, Markup) else html.escape(piece)
+            for piece in children
+            if piece is not None
+        )
     )
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Three decimals, or a dash where there is no number.
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Three decimals, or a dash if there is no number.
 
-    >>> number(0.9), number(float("nan"))
+    >>> format_number(0.9), format_number(float("nan"))
     ('0.900', '–')
     """
-    return ABSENT if value is None or not math.isfinite(value) else f"{value:.{digits}f}".replace("-", MINUS)
+    return (
+        ABSENT
+        if value is None or not math.isfinite(value)
+        else f"{value:.{digits}f}".replace("-", MINUS)
+    )
 
 
 def change(value: float | None) -> str:
-    """A difference carries its sign, and nothing at all has none.
+    """A difference with its sign; zero has none.
 
     >>> change(0.0123), change(-0.5), change(-0.0001)
     ('+0.012', '−0.500', '0.000')
@@ -56,7 +64,7 @@ def change(value: float | None) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """As many digits as decide something.
+    """A p-value with two or three decimals, as many as are needed to compare it with 0.05.
 
     >>> p_value(0.4412), p_value(0.0312), p_value(0.0481), p_value(0.0042), p_value(1e-9)
     ('0.44', '0.03', '0.048', '0.004', '< 0.001')
@@ -68,8 +76,17 @@ def p_value(p: float | None) -> str:
     return f"{p:.3f}" if p < 0.01 or 0.045 <= p < 0.055 else f"{p:.2f}"
 
 
+def p_equals(p: float | None) -> str:
+    """A p-value for running text.
+
+    >>> p_equals(0.0312), p_equals(1e-9)
+    ('p = 0.03', 'p < 0.001')
+    """
+    return f"p = {p_value(p)}".replace("= <", "<")
+
+
 def markdown(text: str) -> str:
-    """Escape what Markdown would read as markup, in a table too.
+    """Escape text for Markdown, also inside of a table.
 
     >>> markdown("a|b <i> *c*")
     'a\\\\|b &lt;i&gt; \\\\*c\\\\*'
@@ -88,7 +105,7 @@ _LATEX = {
     "_": r"\_",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
-    "[": "{[}",  # after a line's end, [ and * would belong to it
+    "[": "{[}",  # after the end of a line, [ and * would be its arguments
     "]": "{]}",
     "*": "{*}",
     "<": r"\textless{}",
@@ -113,7 +130,7 @@ _LATEX = {
 
 
 def latex(text: str) -> str:
-    r"""Escape what LaTeX would read as a command, and write the signs that plain LaTeX fonts lack as mathematics.
+    r"""Escape text for LaTeX; symbols that plain fonts lack are written in mathematical mode.
 
     >>> print(latex("50 % of A_1 & λ = −1"))
     50 \% of A\_1 \& $\lambda$ = $-$1

@@ -1,4 +1,6 @@
-"""The pictures: folds as dots, differences as a forest, training as curves. SVG, coloured by the page's style sheet."""
+"""SVG plots: folds as dots, differences as a forest plot, training curves. Colours come from the
+style sheet of the page.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scmil.report.comparisons import Compared
-from scmil.report.html.markup import MINUS, Markup, change, element, join, number
-from scmil.report.run_files import Arm, Key, Run
+from scmil.report.comparisons import MethodComparison
+from scmil.report.html.markup import MINUS, Markup, change, element, format_number, join
+from scmil.report.run import Key, Method, Run
 
 WIDTH = 400
 COLOURS = 7
 DASHES = (None, "6 3", "2 3", "8 3 2 3")
 ROW = 24
-RIGHT = 16  # room for half a tick's number
-LETTER = 6.1  # the width of a letter at most labels' average
+RIGHT = 16  # for half of the number at the last tick
+LETTER = 6.1  # average width of a letter of a label
 LONGEST_LABEL = 24
 
 
 class Axis(NamedTuple):
-    """Where a value stands: numbers from low to high along pixels from start to end."""
+    """Maps values from low to high to pixels from start to end."""
 
     low: float
     high: float
@@ -48,128 +50,182 @@ class Axis(NamedTuple):
         return [round(i * step, 10) for i in range(first, last + 1)]
 
 
-def axis_over(values: Iterable[float], start: float, end: float, include: Sequence[float] = ()) -> Axis:
-    """An axis that holds all values, and a little more."""
+def axis_over(
+    values: Iterable[float], start: float, end: float, include: Sequence[float] = ()
+) -> Axis:
+    """An axis that contains all values, with a small margin."""
     known = [value for value in (*values, *include) if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
-    room = (high - low) * 0.04 or 0.5
-    return Axis(low - room, high + room, start, end)
+    margin = (high - low) * 0.04 or 0.5
+    return Axis(low - margin, high + margin, start, end)
 
 
-class Look(NamedTuple):
-    """How an arm is drawn everywhere: a colour and a dash."""
+class LineStyle(NamedTuple):
+    """The colour and dash of a method, the same in all plots."""
 
     colour: int
     dash: str | None
 
 
-def looks(arms: Sequence[Arm]) -> dict[str, Look]:
-    """A colour for each arm; when there are more arms than colours, one for each family, told apart by dashes.
+def line_styles(methods: Sequence[Method]) -> dict[str, LineStyle]:
+    """A colour per method; if there are more methods than colours, a colour per reference method,
+    with dashes to distinguish its members.
 
-    >>> looks([Arm("A", None), Arm("A + SC", "A")])
-    {'A': Look(colour=0, dash=None), 'A + SC': Look(colour=1, dash=None)}
+    >>> line_styles([Method("A", None), Method("A + SC", "A")])
+    {'A': LineStyle(colour=0, dash=None), 'A + SC': LineStyle(colour=1, dash=None)}
     """
-    if len(arms) <= COLOURS:
-        return {arm.name: Look(i, None) for i, arm in enumerate(arms)}
+    if len(methods) <= COLOURS:
+        return {method.name: LineStyle(i, None) for i, method in enumerate(methods)}
     families: dict[str, list[str]] = {}
-    for arm in arms:
-        families.setdefault(arm.against or arm.name, []).append(arm.name)
+    for method in methods:
+        families.setdefault(method.against or method.name, []).append(method.name)
     return {
-        name: Look(i % COLOURS, DASHES[place % len(DASHES)])
+        name: LineStyle(i % COLOURS, DASHES[place % len(DASHES)])
         for i, members in enumerate(families.values())
         for place, name in enumerate(members)
     }
 
 
 def legend(entries: Iterable[tuple[str, Markup]]) -> Markup:
-    """What the marks mean."""
-    return element("ul", *(element("li", _svg(28, 12, "", mark), name) for name, mark in entries), class_="legend")
+    """A legend: each mark with its name."""
+    return element(
+        "ul",
+        *(element("li", _svg(28, 12, "", mark), name) for name, mark in entries),
+        class_="legend",
+    )
 
 
-def arm_legend(run: Run) -> Markup:
-    """The line of each arm that has a result."""
-    drawn = {arm for arm, _ in run.history}
-    return legend((arm, _line("curve", look, "M1,6H27")) for arm, look in looks(run.arms).items() if arm in drawn)
+def method_legend(run: Run) -> Markup:
+    """The line of each method that has a result."""
+    drawn = {method for method, _ in run.history}
+    return legend(
+        (method, _line("curve", style, "M1,6H27"))
+        for method, style in line_styles(run.methods).items()
+        if method in drawn
+    )
 
 
 def fold_dots(run: Run, protocol: str) -> Markup:
-    """Every fold is a dot; the ring is the mean over all, the bar its 95 % interval."""
-    every = [a for key, folds in run.folds.items() if key.protocol == protocol for a in folds.values()]
+    """Every fold as a dot, the mean as a ring, its 95 % confidence interval as a bar."""
+    every = [
+        a for key, folds in run.folds.items() if key.protocol == protocol for a in folds.values()
+    ]
+    for key, result in run.results.items():
+        if key.protocol == protocol:
+            every += [result.metrics["accuracy"].low, result.metrics["accuracy"].high]
     return _panels(_fold_panel(run, dataset, protocol, every) for dataset in run.datasets)
 
 
 def _fold_panel(run: Run, dataset: str, protocol: str, every: Sequence[float]) -> Markup | None:
-    arms = [arm.name for arm in run.arms if Key(arm.name, dataset, protocol) in run.results]
-    if not arms:
+    methods = [
+        method.name for method in run.methods if Key(method.name, dataset, protocol) in run.results
+    ]
+    if not methods:
         return None
-    margin = _margin(arms)
+    margin = _margin(methods)
     axis = axis_over(every, margin, WIDTH - RIGHT)
-    height = len(arms) * ROW
+    height = len(methods) * ROW
     marks = [_grid(axis, height, number_tick)]
-    for i, arm in enumerate(arms):
-        key, look, y = Key(arm, dataset, protocol), looks(run.arms)[arm], (i + 0.5) * ROW
+    for i, method in enumerate(methods):
+        key, style, y = (
+            Key(method, dataset, protocol),
+            line_styles(run.methods)[method],
+            (i + 0.5) * ROW,
+        )
         estimate = run.results[key].metrics["accuracy"]
         values = [run.folds[key][place] for place in sorted(run.folds[key])]
-        told = f"{arm}: {number(estimate.mean)} ({number(estimate.low)} to {number(estimate.high)})"
+        description = (
+            f"{method}: {format_number(estimate.mean)} ({format_number(estimate.low)} to "
+            f"{format_number(estimate.high)})"
+        )
         marks += [
-            _label(arm, margin, y),
-            *(_dot(axis.at(value), y + _jitter(k) * ROW * 0.7, look) for k, value in enumerate(values)),
-            _interval(axis, estimate.low, estimate.high, y, look.colour),
+            _label(method, margin, y),
+            *(
+                _dot(axis.at(value), y + _jitter(k) * ROW * 0.7, style)
+                for k, value in enumerate(values)
+            ),
+            _draw_interval(axis, estimate.low, estimate.high, y, style.colour),
             element(
                 "circle",
-                element("title", told),
+                element("title", description),
                 cx=_px(axis.at(estimate.mean)),
                 cy=y,
                 r=5,
-                class_=f"mean f{look.colour}",
+                class_=f"mean f{style.colour}",
             ),
         ]
-    return _figure(dataset, _svg(WIDTH, height + 22, f"Accuracy of every fold of {dataset}, by arm", *marks))
+    return _plot_figure(
+        dataset, _svg(WIDTH, height + 22, f"Accuracy of every fold of {dataset}, by method", *marks)
+    )
 
 
 def _jitter(index: int) -> float:
-    """Spread evenly in [-0.5, 0.5), the same way every time: steps of the golden ratio never line up."""
+    """A deterministic, even spread in [-0.5, 0.5), by steps of the golden ratio."""
     return index * 0.6180339887 % 1 - 0.5
 
 
-def forest(run: Run, compared: Sequence[Compared], protocols: Sequence[str]) -> Markup:
-    """The change of accuracy with its 95 % interval, each protocol a colour; hollow: the published change."""
+def forest(run: Run, compared: Sequence[MethodComparison], protocols: Sequence[str]) -> Markup:
+    """Differences in accuracy with 95 % confidence intervals, coloured by selection protocol;
+    published differences are hollow.
+    """
     shown = [each for each in compared if each.protocol in protocols]
-    ends = [value for each in shown for value in (*each.interval, each.accuracy.delta, each.published)]
+    ends = [
+        value for each in shown for value in (*each.interval, each.accuracy.delta, each.published)
+    ]
     return _panels(_forest_panel(run, dataset, shown, protocols, ends) for dataset in run.datasets)
 
 
 def _forest_panel(
-    run: Run, dataset: str, shown: Sequence[Compared], protocols: Sequence[str], ends: Sequence[float]
+    run: Run,
+    dataset: str,
+    shown: Sequence[MethodComparison],
+    protocols: Sequence[str],
+    ends: Sequence[float],
 ) -> Markup | None:
     here = [each for each in shown if each.dataset == dataset]
-    arms = [arm.name for arm in run.arms if any(each.arm == arm.name for each in here)]
-    if not arms:
+    methods = [
+        method.name for method in run.methods if any(each.method == method.name for each in here)
+    ]
+    if not methods:
         return None
     row = max(ROW, 12 * len(protocols) + 6)
-    margin, height = _margin(arms), len(arms) * row
+    margin, height = _margin(methods), len(methods) * row
     axis = axis_over(ends, margin, WIDTH - RIGHT, include=(0.0,))
-    marks = [_grid(axis, height, change_tick), element("path", d=f"M{_px(axis.at(0))},0V{height}", class_="zero")]
+    marks = [
+        _grid(axis, height, change_tick),
+        element("path", d=f"M{_px(axis.at(0))},0V{height}", class_="zero"),
+    ]
     for each in here:
-        place = arms.index(each.arm)
+        place = methods.index(each.method)
         y = (place + 0.5) * row + (protocols.index(each.protocol) - (len(protocols) - 1) / 2) * 11
         colour, (low, high) = protocols.index(each.protocol), each.interval
-        told = f"{each.arm}, {each.protocol}: {change(each.accuracy.delta)} ({change(low)} to {change(high)})"
+        description = (
+            f"{each.method}, {each.protocol}: {change(each.accuracy.delta)} ({change(low)} to "
+            f"{change(high)})"
+        )
         x = _px(axis.at(each.accuracy.delta))
         marks += [
-            _interval(axis, low, high, y, colour),
-            element("circle", element("title", told), cx=x, cy=y, r=4.5, class_=f"mean f{colour}"),
+            _draw_interval(axis, low, high, y, colour),
+            element(
+                "circle", element("title", description), cx=x, cy=y, r=4.5, class_=f"mean f{colour}"
+            ),
         ]
-    for i, arm in enumerate(arms):
-        marks.append(_label(arm, margin, (i + 0.5) * row))
-        published = next(each.published for each in here if each.arm == arm)
+    for i, method in enumerate(methods):
+        marks.append(_label(method, margin, (i + 0.5) * row))
+        published = next(each.published for each in here if each.method == method)
         if math.isfinite(published):
-            marks.append(hollow(axis.at(published), (i + 0.5) * row, f"{arm}, published: {change(published)}"))
-    return _figure(dataset, _svg(WIDTH, height + 22, f"Change of accuracy on {dataset}, by arm", *marks))
+            marks.append(
+                hollow(
+                    axis.at(published), (i + 0.5) * row, f"{method}, published: {change(published)}"
+                )
+            )
+    return _plot_figure(
+        dataset, _svg(WIDTH, height + 22, f"Difference in accuracy on {dataset}, by method", *marks)
+    )
 
 
 def forest_legend(protocols: Sequence[str], published: bool) -> Markup:
-    """Which colour is which protocol."""
+    """The colour of each selection protocol."""
     marks = [
         (name, join(_bar(1, 27, 6, i), element("circle", cx=14, cy=6, r=4.5, class_=f"mean f{i}")))
         for i, name in enumerate(protocols)
@@ -178,52 +234,69 @@ def forest_legend(protocols: Sequence[str], published: bool) -> Markup:
 
 
 def curves(run: Run, name: str, words: str) -> Markup:
-    """One column of the training histories by epoch, a panel for each data set, a line for each arm."""
+    """One column of the training histories by epoch: a panel per data set, a line per method."""
     return _panels(_curve_panel(run, dataset, name, words) for dataset in run.datasets)
 
 
 def _curve_panel(run: Run, dataset: str, name: str, words: str) -> Markup | None:
-    here = {arm.name: run.history[arm.name, dataset] for arm in run.arms if (arm.name, dataset) in run.history}
-    drawn = {arm: history for arm, history in here.items() if np.isfinite(history[name]).any()}
+    here = {
+        method.name: run.history[method.name, dataset]
+        for method in run.methods
+        if (method.name, dataset) in run.history
+    }
+    drawn = {
+        method: history for method, history in here.items() if np.isfinite(history[name]).any()
+    }
     if not drawn:
         return None
     lines = [
-        Line(arm, looks(run.arms)[arm], history["epoch"].tolist(), history[name].tolist())
-        for arm, history in drawn.items()
+        Line(
+            method,
+            line_styles(run.methods)[method],
+            history["epoch"].tolist(),
+            history[name].tolist(),
+        )
+        for method, history in drawn.items()
     ]
     return line_panel(dataset, f"{words} by epoch on {dataset}", lines)
 
 
 class Line(NamedTuple):
-    """A curve: its name, how it is drawn, and its points."""
+    """A curve: name, style and points."""
 
     name: str
-    look: Look
+    style: LineStyle
     x: Sequence[float]
     y: Sequence[float]
 
 
-def line_panel(title: str, told: str, lines: Sequence[Line], mark: float | None = None) -> Markup:
-    """Curves over one another; `mark` is a place on the horizontal axis that matters."""
+def line_panel(
+    title: str, description: str, lines: Sequence[Line], mark: float | None = None
+) -> Markup:
+    """Curves in one plot; a vertical line is drawn at `mark`."""
     height, margin = 170, 44
     x = axis_over([value for line in lines for value in line.x], margin, WIDTH - RIGHT)
     y = axis_over([value for line in lines for value in line.y], height, 4)
     marks = [_grid(x, height, lambda tick: f"{tick:g}")]
     for tick in y.ticks:
-        marks.append(element("path", d=f"M{margin},{_px(y.at(tick))}H{WIDTH - RIGHT}", class_="grid"))
-        marks.append(element("text", f"{tick:g}", x=margin - 6, y=_px(y.at(tick) + 4), class_="tick end"))
+        marks.append(
+            element("path", d=f"M{margin},{_px(y.at(tick))}H{WIDTH - RIGHT}", class_="grid")
+        )
+        marks.append(
+            element("text", f"{tick:g}", x=margin - 6, y=_px(y.at(tick) + 4), class_="tick end")
+        )
     if mark is not None:
         marks.append(element("path", d=f"M{_px(x.at(mark))},0V{height}", class_="zero"))
     for line in lines:
         points = [(x.at(a), y.at(b)) for a, b in zip(line.x, line.y) if math.isfinite(b)]
         path = "M" + "L".join(f"{_px(a)},{_px(b)}" for a, b in points)
-        marks.append(_line("curve", line.look, path, line.name))
-    return _figure(title, _svg(WIDTH, height + 22, told, *marks))
+        marks.append(_line("curve", line.style, path, line.name))
+    return _plot_figure(title, _svg(WIDTH, height + 22, description, *marks))
 
 
 def line_legend(lines: Iterable[Line]) -> Markup:
     """The name of each curve."""
-    return legend((line.name, _line("curve", line.look, "M1,6H27")) for line in lines)
+    return legend((line.name, _line("curve", line.style, "M1,6H27")) for line in lines)
 
 
 def panels(*figures: Markup | None) -> Markup:
@@ -232,32 +305,32 @@ def panels(*figures: Markup | None) -> Markup:
 
 
 def number_tick(value: float) -> str:
-    """A tick of an accuracy: as short as it can be."""
+    """The text of a tick of an accuracy."""
     return f"{value:g}"
 
 
 def change_tick(value: float) -> str:
-    """A tick of a difference: with its sign."""
+    """The text of a tick of a difference, with its sign."""
     return f"{value:+g}".replace("-", MINUS) if value else "0"
 
 
-def hollow(x: float, y: float, told: str) -> Markup:
-    """A hollow diamond: a number that is not ours."""
+def hollow(x: float, y: float, description: str) -> Markup:
+    """A hollow diamond, for a published result."""
     d = f"M{_px(x)},{_px(y - 5.5)}l5.5,5.5l-5.5,5.5l-5.5,-5.5z"
-    return element("path", element("title", told), d=d, class_="hollow")
+    return element("path", element("title", description), d=d, class_="hollow")
 
 
 def _panels(panels: Iterable[Markup | None]) -> Markup:
     return element("div", *panels, class_="panels")
 
 
-def _figure(name: str, drawing: Markup) -> Markup:
+def _plot_figure(name: str, drawing: Markup) -> Markup:
     return element("figure", element("figcaption", name), drawing)
 
 
 def _svg(width: float, height: float, label: str, *marks: Markup) -> Markup:
-    told = {"role": "img", "aria_label": label} if label else {"aria_hidden": "true"}
-    return element("svg", *marks, viewBox=f"0 0 {width} {_px(height)}", **told)
+    description = {"role": "img", "aria_label": label} if label else {"aria_hidden": "true"}
+    return element("svg", *marks, viewBox=f"0 0 {width} {_px(height)}", **description)
 
 
 def _grid(axis: Axis, height: float, write: Callable[[float], str]) -> Markup:
@@ -265,7 +338,9 @@ def _grid(axis: Axis, height: float, write: Callable[[float], str]) -> Markup:
         *(
             join(
                 element("path", d=f"M{_px(axis.at(tick))},0V{height}", class_="grid"),
-                element("text", write(tick), x=_px(axis.at(tick)), y=height + 16, class_="tick middle"),
+                element(
+                    "text", write(tick), x=_px(axis.at(tick)), y=height + 16, class_="tick middle"
+                ),
             )
             for tick in axis.ticks
         )
@@ -281,11 +356,11 @@ def _label(name: str, margin: float, y: float) -> Markup:
     return element("text", element("title", name), short, x=_px(margin - 10), y=y + 4, class_="end")
 
 
-def _dot(x: float, y: float, look: Look) -> Markup:
-    return element("circle", cx=_px(x), cy=_px(y), r=2.2, class_=f"dot f{look.colour}")
+def _dot(x: float, y: float, style: LineStyle) -> Markup:
+    return element("circle", cx=_px(x), cy=_px(y), r=2.2, class_=f"dot f{style.colour}")
 
 
-def _interval(axis: Axis, low: float, high: float, y: float, colour: int) -> Markup:
+def _draw_interval(axis: Axis, low: float, high: float, y: float, colour: int) -> Markup:
     return _bar(axis.at(low), axis.at(high), y, colour) if math.isfinite(low + high) else Markup()
 
 
@@ -293,9 +368,11 @@ def _bar(start: float, end: float, y: float, colour: int) -> Markup:
     return element("path", d=f"M{_px(start)},{_px(y)}H{_px(end)}", class_=f"interval s{colour}")
 
 
-def _line(kind: str, look: Look, path: str, told: str | None = None) -> Markup:
-    title = element("title", told) if told else None
-    return element("path", title, d=path, class_=f"{kind} s{look.colour}", stroke_dasharray=look.dash)
+def _line(kind: str, style: LineStyle, path: str, description: str | None = None) -> Markup:
+    title = element("title", description) if description else None
+    return element(
+        "path", title, d=path, class_=f"{kind} s{style.colour}", stroke_dasharray=style.dash
+    )
 
 
 def _px(value: float) -> str:

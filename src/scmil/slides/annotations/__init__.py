@@ -1,1 +1,1 @@
-"""annotations."""
+"""Annotations of slides: ASAP XML, GeoJSON, and which file belongs to which slide."""

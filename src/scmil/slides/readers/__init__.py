@@ -1,4 +1,4 @@
-"""Three ways to the pixels of a file, behind one face: OpenSlide, tifffile, and pillow for plain pictures."""
+"""Readers of slide files with one interface: OpenSlide, tifffile, and Pillow for PNG and JPEG."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from scmil.errors import SlideError
 Pixels = NDArray[np.uint8]  # (h, w, 3)
 Size = tuple[int, int]  # width, height
 
-MOST_PX_AT_ONCE = 500_000_000  # a window, tile or strip of more pixels is refused before memory is taken: 1.5 GB
-BAND_PX = 2**22  # colours are converted in bands of so many pixels, since what lies between may be 4 times as large
+# A window, tile or strip of more pixels is rejected before memory is allocated: 1.5 GB.
+MOST_PX_AT_ONCE = 500_000_000
+# Colours are converted in bands of this many pixels; intermediate arrays are 4 times as large.
+BAND_PX = 2**22
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PICTURE_STARTS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG"}
 PICTURE_SUFFIXES = {"PNG": (".png",), "JPEG": (".jpg", ".jpeg")}
 
 
-HOLLOW = {
-    ".mrxs": "{}",
-    ".vsi": "_{}_",
-}  # what these files hold themselves is a small overview; the slide is in a folder
+# These files contain only a small overview; the pixels are in a data folder with this name.
+DATA_FOLDERS = {".mrxs": "{}", ".vsi": "_{}_"}
 
 
 class Damaged(Exception):
-    """Pixels that are in the file's directory and not in the file; `Slide` adds the file and the place."""
+    """A damaged file, or pixels that cannot be decoded; `Slide` adds the path and the position."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a file says of itself; microns per pixel and objective as they stand there, right or wrong."""
+    """The metadata of a file; microns per pixel and objective are not checked."""
 
     reader: str
     vendor: str
@@ -55,23 +55,23 @@ class Reader(Protocol):
     facts: Facts
 
     def region(self, level: int, xy: Size, size: Size) -> Pixels:
-        """The pixels of a level from (x, y) of that level on; white where there is nothing."""
+        """Read pixels of a level, from its pixel (x, y); white outside the slide."""
         ...
 
     def origin(self, level: int, at: int) -> float:
-        """The level-0 coordinate of the pixel that `region` gives for `at`, along either axis."""
+        """The level-0 coordinate of the pixel `at` of `region`, along either axis."""
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
 def open_reader(path: Path) -> Reader:
-    """Open a file by its content, whatever its name: OpenSlide first, then tifffile, then pillow.
+    """Open a file by its content, regardless of its name: OpenSlide, then tifffile, then Pillow.
 
-    What OpenSlide knows as no more than a generic TIFF goes to tifffile, which also sees levels in SubIFDs, channels, planes
-    and 16 bits, and reads tiles faster.
+    A file that is a generic TIFF for OpenSlide is opened with tifffile, which also supports levels
+    in SubIFDs, channels, planes and 16 bits, and reads tiles faster.
     """
     from scmil.slides.readers.by_openslide import OpenSlideReader, vendor_of
     from scmil.slides.readers.by_pillow import PictureReader
@@ -79,33 +79,45 @@ def open_reader(path: Path) -> Reader:
 
     start = _first_bytes(path)
     vendor = vendor_of(path)
-    refusal = ""
+    failure = ""
     if vendor not in (None, "generic-tiff"):
         try:
-            return _named(path, OpenSlideReader(path))
+            return _check_suffix(path, OpenSlideReader(path))
         except Damaged as error:
-            refusal = f"OpenSlide takes it for a slide of {vendor} and refuses it: {error}"
-    if path.suffix.lower() in HOLLOW:
-        raise SlideError(_hollow(path, refusal))
+            failure = f"OpenSlide detects the format {vendor} but cannot open it: {error}"
+    if path.suffix.lower() in DATA_FOLDERS:
+        raise SlideError(_missing_pixels(path, failure))
     try:
         if start.startswith(TIFF_STARTS):
             reader: Reader = TiffReader(path)
-        elif kind := next((kind for magic, kind in PICTURE_STARTS.items() if start.startswith(magic)), None):
+        elif kind := next(
+            (kind for magic, kind in PICTURE_STARTS.items() if start.startswith(magic)), None
+        ):
             reader = PictureReader(path, kind)
         else:
-            raise SlideError(f"{path}: {refusal}. Is the file whole?" if refusal else _no_slide(path, start))
+            raise SlideError(
+                f"{path}: {failure}. Check whether the file is complete."
+                if failure
+                else _unknown_format(path, start)
+            )
     except Damaged as error:
-        raise SlideError(f"{path}: the file is damaged or truncated: {refusal or error}. Copy it again.") from error
-    if refusal:
-        reader.facts = _with_warning(reader.facts, f"{refusal}. It is read with {reader.facts.reader} instead.")
-    return _named(path, reader)
+        raise SlideError(
+            f"{path}: the file is damaged or truncated: {failure or error}. Copy it again."
+        ) from error
+    if failure:
+        reader.facts = _with_warning(
+            reader.facts, f"{failure}. It is read with {reader.facts.reader} instead."
+        )
+    return _check_suffix(path, reader)
 
 
-def true_downsamples(sizes: tuple[Size, ...], stated: tuple[float, ...] | None = None) -> tuple[float, ...]:
-    """How much coarser each level is: a whole number where the rounding of its size allows one.
+def true_downsamples(
+    sizes: tuple[Size, ...], stated: tuple[float, ...] | None = None
+) -> tuple[float, ...]:
+    """The downsample factors of levels, as integers where the rounding of level sizes allows it.
 
-    A level of 702 px of a slide of 1403 is half of it with the last half pixel rounded up; 1403 / 702 would shift what lies
-    far from the corner.
+    A level of 702 px of a slide of 1403 px has the factor 2, with the last half pixel rounded up;
+    the factor 1403 / 702 would shift pixels far from the corner.
 
     >>> true_downsamples(((1403, 1001), (702, 501), (350, 250), (561, 400)))
     (1.0, 2.0, 4.0, 2.50...)
@@ -114,13 +126,15 @@ def true_downsamples(sizes: tuple[Size, ...], stated: tuple[float, ...] | None =
     ratios = [(width / w + height / h) / 2 for w, h in sizes] if stated is None else stated
     wholes = [float(round(ratio)) for ratio in ratios]
     return tuple(
-        whole if whole >= 1 and abs(width / whole - w) < 1 and abs(height / whole - h) < 1 else float(ratio)
+        whole
+        if whole >= 1 and abs(width / whole - w) < 1 and abs(height / whole - h) < 1
+        else float(ratio)
         for (w, h), ratio, whole in zip(sizes, ratios, wholes, strict=True)
     )
 
 
 def in_bands(size: Size, convert: Callable[[slice], Pixels]) -> Pixels:
-    """Pixels whose rows are converted a few at a time, so that a conversion needs little memory beside its result.
+    """Convert pixels a few rows at a time, so that the conversion needs little extra memory.
 
     >>> in_bands((2, 3), lambda rows: np.full((3, 2, 3), 7, np.uint8)[rows]).mean()
     np.float64(7.0)
@@ -134,7 +148,7 @@ def in_bands(size: Size, convert: Callable[[slice], Pixels]) -> Pixels:
 
 
 def on_white(colours: Pixels, alpha: Pixels, premultiplied: bool = False) -> Pixels:
-    """Lay pixels with transparency on white.
+    """Composite transparent pixels on white.
 
     >>> on_white(np.array([[[0, 100, 200]]], np.uint8), np.array([[51]], np.uint8))
     array([[[204, 224, 244]]], dtype=uint8)
@@ -149,50 +163,64 @@ def on_white(colours: Pixels, alpha: Pixels, premultiplied: bool = False) -> Pix
 def _first_bytes(path: Path) -> bytes:
     try:
         if os.path.isdir(path):
-            raise SlideError(f"{path} is a folder; a slide is a file. find_slides(folder) lists those below it.")
+            raise SlideError(
+                f"{path} is a folder, not a slide. find_slides(folder) lists the slides in it."
+            )
         if path.is_symlink() and not path.exists():
             where = os.readlink(path)
-            raise SlideError(f"{path} is a link to {where}, which is not there. Mount the disk, or remove the link.")
+            raise SlideError(
+                f"{path} is a link to {where}, which does not exist. Mount the disk, or remove "
+                "the link."
+            )
         if path.exists() and not path.is_file():
-            raise SlideError(f"{path} is not a regular file, and cannot be a slide. Remove it.")
+            raise SlideError(f"{path} is not a regular file, so it cannot be a slide. Remove it.")
         with path.open("rb") as file:
             start = file.read(16)
     except FileNotFoundError:
-        raise SlideError(f"{path}: there is no such file.") from None
+        raise SlideError(f"{path}: no such file.") from None
     except PermissionError:
-        raise SlideError(f"{path}: you have no permission to read it. Ask its owner, or chmod u+r.") from None
+        raise SlideError(
+            f"{path}: no permission to read it. Ask its owner, or run chmod u+r."
+        ) from None
     except OSError as error:
-        raise SlideError(f"{path}: cannot be read: {error.strerror}.") from error
+        raise SlideError(f"{path}: cannot read it: {error.strerror}.") from error
     if not start:
-        raise SlideError(f"{path} is empty (0 bytes). The copy was probably cut off: copy it again.")
+        raise SlideError(
+            f"{path} is empty (0 bytes). The copy was probably interrupted: copy it again."
+        )
     return start
 
 
-def _hollow(path: Path, refusal: str) -> str:
-    folder = path.with_name(HOLLOW[path.suffix.lower()].format(path.stem))
-    state = "is there" if folder.is_dir() else "is not there: copy it, too"
-    why = f" {refusal}." if refusal else " If it is whole, convert the slide to OME-TIFF."
-    return f"{path} is only the cover of a slide whose pixels are in the folder {folder.name}, which {state}.{why}"
-
-
-def _no_slide(path: Path, start: bytes) -> str:
-    size = os.path.getsize(path)
+def _missing_pixels(path: Path, failure: str) -> str:
+    folder = path.with_name(DATA_FOLDERS[path.suffix.lower()].format(path.stem))
+    state = "exists" if folder.is_dir() else "does not exist: copy it as well"
+    advice = f" {failure}." if failure else " If it is complete, convert the slide to OME-TIFF."
     return (
-        f"{path} is not a slide, or of a kind that is not known here: its {size} bytes begin with {start[:8]!r}. "
-        "OpenSlide's formats, TIFF, PNG and JPEG are read."
+        f"{path} contains only an overview of a slide; its pixels are in the folder {folder.name}, "
+        f"which {state}.{advice}"
     )
 
 
-def _named(path: Path, reader: Reader) -> Reader:
-    """Warn of a name that says another format than the content."""
+def _unknown_format(path: Path, start: bytes) -> str:
+    size = os.path.getsize(path)
+    return (
+        f"{path} is not a slide, or its format is not supported: its {size} bytes start with "
+        f"{start[:8]!r}. Supported are the formats of OpenSlide, TIFF, PNG and JPEG."
+    )
+
+
+def _check_suffix(path: Path, reader: Reader) -> Reader:
+    """Add a warning if the suffix does not match the content."""
     suffix, kind = path.suffix.lower(), reader.facts.vendor
     if reader.facts.reader == "image":
         wrong = suffix not in PICTURE_SUFFIXES[kind]
     else:
         wrong = any(suffix in suffixes for suffixes in PICTURE_SUFFIXES.values())
     if wrong:
-        said = f"the name ends in {suffix or 'nothing'}, but the content is {kind}; it is read by its content."
-        reader.facts = _with_warning(reader.facts, said)
+        warning = (
+            f"the suffix is {suffix or 'missing'}, but the content is {kind}; it is read as {kind}."
+        )
+        reader.facts = _with_warning(reader.facts, warning)
     return reader
 
 

@@ -1,4 +1,4 @@
-"""PNG and JPEG: pictures of one level, decoded once and kept."""
+"""Reader for PNG and JPEG: images of one level, decoded once and kept in memory."""
 
 from __future__ import annotations
 
@@ -12,56 +12,65 @@ from typing import Any
 
 import numpy as np
 
-from scmil.errors import DataError, SlideError
-from scmil.core.extras import need
-from scmil.core.files import check_regular
+from scmil.core.extras import import_extra
+from scmil.core.regular_files import check_regular
 from scmil.core.safe_io import check_expansion
+from scmil.errors import DataError, SlideError
 from scmil.slides.readers import Damaged, Facts, Pixels, Size, in_bands, on_white
-from scmil.slides.resolution import UM_IN, of_density
+from scmil.slides.resolution import UM_IN, mpp_of_density
 
-MOST_BYTES = 2 * 2**30  # of memory for a picture: what pillow decodes to, and the pixels that are kept
-STORED = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}  # bytes a pixel in pillow's memory; all others: 4
+# Memory for an image: what Pillow decodes to, and the pixels that are kept.
+MOST_BYTES = 2 * 2**30
+# Bytes per pixel in the memory of Pillow; 4 for all other modes.
+STORED = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
 KEPT = 3
-PLUGINS = {"PNG": ("PIL.PngImagePlugin", "PngImageFile"), "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile")}
+PLUGINS = {
+    "PNG": ("PIL.PngImagePlugin", "PngImageFile"),
+    "JPEG": ("PIL.JpegImagePlugin", "JpegImageFile"),
+}
 
 
 class _Bounded(io.FileIO):
-    """A file of which no more is asked for than there is: a length in a damaged PNG would be taken from memory first."""
+    """A file that never reads beyond its end: a wrong length in a damaged PNG would allocate memory
+    first.
+    """
 
     def read(self, size: int | None = -1) -> bytes | None:  # type: ignore[override]
-        """So many bytes, or what is left."""
+        """Read at most `size` bytes, or those that are left."""
         left = max(os.fstat(self.fileno()).st_size - self.tell(), 0)
         return super().read(left if size is None or size < 0 else min(size, left))
 
 
 @contextmanager
 def opened_picture(path: Path, kind: str) -> Iterator[Any]:
-    """A PNG or JPEG, by the plugin of its kind alone; one that would take more than two gigabytes of memory is rejected.
+    """Open a PNG or JPEG with its own plugin; images that need more than 2 GiB are rejected.
 
-    `Image.open` tries every format that pillow knows, and has a limit of pixels that is everyone's.
+    `Image.open` would try every format of Pillow, and its limit of pixels is global.
     """
     module, name = PLUGINS[kind]
-    plugin = getattr(need(module, "slides"), name)
+    plugin = getattr(import_extra(module, "slides"), name)
     try:
         check_regular(path)
         with _Bounded(path) as file, plugin(file) as image:
             size, each = image.size, STORED.get(image.mode, 4) + KEPT
             if (needed := size[0] * size[1] * each) > MOST_BYTES:
                 raise SlideError(
-                    f"{path} says that it is {size[0]} x {size[1]} px. A {kind} is decoded whole, which takes {needed} "
-                    f"bytes of memory, and {MOST_BYTES} is the most. Convert it to a tiled TIFF: vips tiffsave in.png "
-                    "out.tif --tile --pyramid"
+                    f"{path} has {size[0]} x {size[1]} px according to its header. A {kind} is "
+                    f"decoded at once, which needs {needed} bytes of memory; at most {MOST_BYTES} "
+                    "are allowed. Convert it to a tiled TIFF: vips tiffsave in.png out.tif --tile "
+                    "--pyramid"
                 )
             check_expansion(needed, path.stat().st_size, str(path))
             yield image
     except (SlideError, DataError):
         raise
-    except (OSError, SyntaxError, ValueError) as error:  # pillow says SyntaxError of a header that it cannot read
+    except (OSError, SyntaxError, ValueError) as error:
+        # Pillow raises SyntaxError for a header that it cannot read.
         raise Damaged(str(error)) from error
 
 
-def _rgb(image: Any) -> Pixels:
-    """The pixels of a picture of any mode, transparent ones on white."""
+def _picture_rgb(image: Any) -> Pixels:
+    """Convert an image of any mode to RGB, transparent pixels on white."""
     if image.mode.startswith("I"):  # 16 bits of grey
         grey = np.asarray(image).astype(np.uint32)
         return np.repeat(((grey * 255 + 32767) // 65535).astype(np.uint8)[..., None], 3, axis=2)
@@ -72,17 +81,18 @@ def _rgb(image: Any) -> Pixels:
 
 
 class PictureReader:
-    """A plain picture."""
+    """An image without levels."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self._path, self._kind, self._lock = path, kind, Lock()
         self._pixels: Pixels | None = None
         with opened_picture(path, kind) as image:
             size, dpi = image.size, image.info.get("dpi", (None, None))
-        self.facts = Facts("image", kind, (size,), (1.0,), mpp_xy=of_density(dpi, UM_IN["inch"]))
+        mpp_xy = mpp_of_density(dpi, UM_IN["inch"])
+        self.facts = Facts("image", kind, (size,), (1.0,), mpp_xy=mpp_xy)
 
     def region(self, level: int, xy: Size, size: Size) -> Pixels:
-        """The pixels of the picture, white outside."""
+        """Read pixels of the image; white outside."""
         with self._lock:
             if self._pixels is None:
                 self._pixels = self._decoded()
@@ -97,12 +107,14 @@ class PictureReader:
         with opened_picture(self._path, self._kind) as image:
             image.load()
             width = image.size[0]
-            return in_bands(image.size, lambda rows: _rgb(image.crop((0, rows.start, width, rows.stop))))
+            return in_bands(
+                image.size, lambda rows: _picture_rgb(image.crop((0, rows.start, width, rows.stop)))
+            )
 
     def origin(self, level: int, at: int) -> float:
-        """There is one level."""
+        """The same coordinate: there is one level."""
         return float(at)
 
     def close(self) -> None:
-        """Let the pixels go."""
+        """Free the pixels."""
         self._pixels = None

@@ -1,4 +1,7 @@
-"""TIFF files of no scanner: tiled or stripped, OME pyramids, JPEG 2000, 8 and 16 bits; only the segments that are needed."""
+"""Reader for generic TIFF files: tiles or strips, OME pyramids, JPEG 2000, 8 and 16 bits.
+
+Only the tiles or strips that are needed are decoded.
+"""
 
 from __future__ import annotations
 
@@ -13,46 +16,62 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from scmil.core.extras import import_extra
 from scmil.errors import ScmilError, SlideError
-from scmil.core.extras import need
-from scmil.slides.readers import MOST_PX_AT_ONCE, Damaged, Facts, Pixels, Size, in_bands, on_white, true_downsamples
-from scmil.slides.resolution import UM_IN, aperio_fields, number, of_density, of_ome
+from scmil.slides.readers import (
+    MOST_PX_AT_ONCE,
+    Damaged,
+    Facts,
+    Pixels,
+    Size,
+    in_bands,
+    on_white,
+    true_downsamples,
+)
+from scmil.slides.resolution import UM_IN, aperio_fields, mpp_of_density, parse_positive, read_ome
 
-CACHE_BYTES = 64 * 2**20  # decoded tiles; neighbours on the slide need the same ones again
-DECODED_TO_RGB = {6, 7, 33007, 34892, 50001}  # JPEG of four kinds and WebP: their decoders undo YCbCr themselves
+CACHE_BYTES = 64 * 2**20  # decoded tiles; neighbouring windows use the same ones
+# Four kinds of JPEG, and WebP: their decoders return RGB.
+DECODED_TO_RGB = {6, 7, 33007, 34892, 50001}
 APERIO_YCBCR = 33003
 JPEGS, JPEGS_2000, WEBP = {6, 7, 33007, 34892}, {33003, 33004, 33005, 34712}, {34927, 50001}
-JPEG_SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # the segments of a JPEG that say its size
+JPEG_SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # segments of a JPEG that contain its size
 UNITS = {2: "inch", 3: "centimeter", 4: "millimeter", 5: "micrometer"}
 
 
 class TiffReader:
-    """A TIFF file whose tiles or strips are decoded one by one, the last ones kept."""
+    """A TIFF file; tiles or strips are decoded one by one, and recent ones are cached."""
 
     def __init__(self, path: Path) -> None:
-        self._tifffile, _ = need("tifffile", "slides"), need("imagecodecs", "slides")
+        self._tifffile, _ = (
+            import_extra("tifffile", "slides"),
+            import_extra("imagecodecs", "slides"),
+        )
         self._path, self._reading, self._keeping = path, Lock(), Lock()
         self._kept: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
+        self._kept_bytes = 0
         try:
-            self._file = self._tifffile.TiffFile(path, _multifile=False)  # a slide is one file: others are not opened
-            finalize(self, self._file.close)  # a slide that nobody closed lets go of its file like any other
+            # A slide is one file: other files that it names are not opened.
+            self._file = self._tifffile.TiffFile(path, _multifile=False)
+            # Closes the file of a slide that was not closed.
+            finalize(self, self._file.close)
             self._check_chain()
             self._pages = self._levels()
             self.facts = self._facts()
         except (ScmilError, Damaged):
             raise
-        except Exception as error:  # a damaged directory brings errors of many kinds
+        except Exception as error:  # a damaged directory raises many kinds of errors
             raise Damaged(f"{type(error).__name__}: {error}") from error
 
     def _check_chain(self) -> None:
-        """Refuse a list of pages that leads back to one of them: tifffile would follow it for ever."""
-        file, tiff, met = self._file.filehandle, self._file.tiff, set[int]()
+        """Reject a cyclic list of pages, which tifffile would follow forever."""
+        file, tiff, seen = self._file.filehandle, self._file.tiff, set[int]()
         order: Literal["little", "big"] = "little" if tiff.byteorder == "<" else "big"
         at = self._file.pages[0].offset if self._file.pages else 0
         while 0 < at < file.size:
-            if at in met:
-                raise Damaged(f"the list of its {len(met)} pages leads back to itself")
-            met.add(at)
+            if at in seen:
+                raise Damaged(f"the list of its {len(seen)} pages is cyclic")
+            seen.add(at)
             file.seek(at)
             tags = int.from_bytes(file.read(tiff.tagnosize), order)
             file.seek(at + tiff.tagnosize + tags * tiff.tagsize)
@@ -60,13 +79,18 @@ class TiffReader:
 
     def _levels(self) -> list[Any]:
         if not self._file.series:
-            raise Damaged("the list of its pages is missing, which such files have at their end")
-        series = max(self._file.series, key=lambda one: one.keyframe.imagewidth * one.keyframe.imagelength)
-        if series.axes not in ("YX", "YXS", "SYX") or any(len(level.pages) != 1 for level in series.levels):
+            raise Damaged("its list of pages, at the end of the file, is missing")
+        series = max(
+            self._file.series, key=lambda one: one.keyframe.imagewidth * one.keyframe.imagelength
+        )
+        if series.axes not in ("YX", "YXS", "SYX") or any(
+            len(level.pages) != 1 for level in series.levels
+        ):
             shape = " x ".join(map(str, series.shape))
             raise SlideError(
-                f"{self._path} has the axes {series.axes} ({shape}): several channels, focal planes or times, as in "
-                "fluorescence. Only brightfield pictures are read, of one plane in colour or grey."
+                f"{self._path} has the axes {series.axes} ({shape}): several channels, focal "
+                "planes or time points, as in fluorescence. Only brightfield images with one plane "
+                "in colour or grey are supported."
             )
         pages = [level.keyframe for level in series.levels]
         for page in pages:
@@ -74,15 +98,22 @@ class TiffReader:
         return pages
 
     def _check(self, page: Any) -> None:
-        """Refuse what cannot be shown, and what the header promises and the file does not hold."""
+        """Reject unsupported pages, and pages whose data is missing from the file."""
         width, height = page.imagewidth, page.imagelength
         kind = getattr(page.photometric, "name", str(page.photometric))
-        samples = {"RGB": (3, 4), "YCBCR": (3,), "MINISBLACK": (1,), "MINISWHITE": (1,), "PALETTE": (1,)}.get(kind, ())
+        samples = {
+            "RGB": (3, 4),
+            "YCBCR": (3,),
+            "MINISBLACK": (1,),
+            "MINISWHITE": (1,),
+            "PALETTE": (1,),
+        }.get(kind, ())
         depth = page.dtype is not None and page.dtype.kind in "bu" and page.bitspersample <= 16
         if page.samplesperpixel not in samples or not depth:
             raise SlideError(
-                f"{self._path} has {page.samplesperpixel} channels of {page.bitspersample} bits ({kind}). "
-                "Brightfield pictures are read: RGB, grey or a palette, of at most 16 bits."
+                f"{self._path} has {page.samplesperpixel} channels of {page.bitspersample} bits "
+                f"({kind}). Only brightfield images are supported: RGB, grey or a palette, with at "
+                "most 16 bits."
             )
         across, down = _segment_size(page)
         if not across * down:
@@ -90,21 +121,26 @@ class TiffReader:
         decoded = across * down * page.samplesperpixel * page.dtype.itemsize
         if across * down > MOST_PX_AT_ONCE or decoded > 3 * MOST_PX_AT_ONCE:
             raise SlideError(
-                f"{self._path}: {width} x {height} px in pieces of {across} x {down}, of which each is decoded whole, "
-                f"to {decoded} bytes: {3 * MOST_PX_AT_ONCE} is the most. "
-                "Convert it: vips tiffsave in.tif out.tif --tile --pyramid"
+                f"{self._path}: {width} x {height} px in tiles or strips of {across} x {down}. "
+                f"Each is decoded at once, to {decoded} bytes; at most {3 * MOST_PX_AT_ONCE} are "
+                "allowed. Convert it: vips tiffsave in.tif out.tif --tile --pyramid"
             )
         coded = int(page.compression)
-        if coded in self._tifffile.TIFF.IMAGE_COMPRESSIONS and coded not in JPEGS | JPEGS_2000 | WEBP:
+        if (
+            coded in self._tifffile.TIFF.IMAGE_COMPRESSIONS
+            and coded not in JPEGS | JPEGS_2000 | WEBP
+        ):
             raise SlideError(
-                f"{self._path} is compressed with {getattr(page.compression, 'name', coded)}. JPEG, JPEG 2000, WebP and "
-                "what keeps bytes (LZW, deflate, ZSTD, ...) are read. Convert it: vips tiffsave in.tif out.tif --tile "
-                "--pyramid --compression jpeg"
+                f"{self._path} is compressed with {getattr(page.compression, 'name', coded)}. "
+                "Supported are JPEG, JPEG 2000, WebP and lossless codecs (LZW, deflate, ZSTD, "
+                "...). Convert it: vips tiffsave in.tif out.tif --tile --pyramid --compression jpeg"
             )
         planes = page.samplesperpixel if page.planarconfig == 2 else 1
         expected = math.ceil(width / across) * math.ceil(height / down) * planes
-        if (met := len(page.dataoffsets)) != expected or len(page.databytecounts) != expected:
-            raise Damaged(f"{width} x {height} px are {expected} tiles or strips, but the file lists {met}")
+        if (actual := len(page.dataoffsets)) != expected or len(page.databytecounts) != expected:
+            raise Damaged(
+                f"{width} x {height} px need {expected} tiles or strips, but the file has {actual}"
+            )
         end = max((start + n for start, n in zip(page.dataoffsets, page.databytecounts)), default=0)
         if end > (length := self._file.filehandle.size):
             raise Damaged(f"its pixels end at byte {end}, but the file has only {length} bytes")
@@ -113,9 +149,13 @@ class TiffReader:
         first = self._pages[0]
         sizes = tuple((page.imagewidth, page.imagelength) for page in self._pages)
         aperio = aperio_fields(first.description)
-        ome_mpp, ome_objective = of_ome(self._file.ome_metadata, sizes[0]) if self._file.is_ome else (None, None)
-        mpp = number(aperio.get("MPP"))
-        tags = {name: first.tags.valueof(name) for name in ("Make", "Model", "Software", "DateTime")}
+        ome_mpp, ome_objective = (
+            read_ome(self._file.ome_metadata, sizes[0]) if self._file.is_ome else (None, None)
+        )
+        mpp = parse_positive(aperio.get("MPP"))
+        tags = {
+            name: first.tags.valueof(name) for name in ("Make", "Model", "Software", "DateTime")
+        }
         return Facts(
             reader="tifffile",
             vendor="OME-TIFF" if self._file.is_ome else "TIFF",
@@ -123,13 +163,14 @@ class TiffReader:
             level_downsamples=true_downsamples(sizes),
             storage_tile=(first.tilewidth, first.tilelength) if first.is_tiled else None,
             mpp_xy=ome_mpp or ((mpp, mpp) if mpp else _mpp_of_tags(first)),
-            objective=ome_objective or number(aperio.get("AppMag")),
-            properties={f"tiff.{name}": str(value) for name, value in tags.items() if value} | _prefixed(aperio),
+            objective=ome_objective or parse_positive(aperio.get("AppMag")),
+            properties={f"tiff.{name}": str(value) for name, value in tags.items() if value}
+            | _prefixed(aperio),
             associated=tuple(one.name for one in self._file.series if one.keyframe is not first),
         )
 
     def region(self, level: int, xy: Size, size: Size) -> Pixels:
-        """The pixels of a level, white outside."""
+        """Read pixels of a level; white outside."""
         page = self._pages[level]
         across, down = _segment_size(page)
         (x, y), columns = xy, math.ceil(page.imagewidth / across)
@@ -155,9 +196,11 @@ class TiffReader:
                 return kept
         pixels = self._decoded(self._pages[level], index)
         with self._keeping:
-            self._kept[level, index] = pixels
-            while len(self._kept) > 1 and sum(piece.nbytes for piece in self._kept.values()) > CACHE_BYTES:
-                self._kept.popitem(last=False)
+            if (level, index) not in self._kept:  # another thread may have decoded it meanwhile
+                self._kept[level, index] = pixels
+                self._kept_bytes += pixels.nbytes
+            while len(self._kept) > 1 and self._kept_bytes > CACHE_BYTES:
+                self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         return pixels
 
     def _decoded(self, page: Any, index: int) -> Pixels:
@@ -167,10 +210,12 @@ class TiffReader:
             if any(plane is None for plane in planes):  # a tile that was never written: background
                 across, down = _segment_size(page)
                 return np.broadcast_to(np.uint8(255), (down, across, 3))
-            return _rgb(page, np.concatenate([plane for plane in planes if plane is not None], axis=-1))
+            return _samples_rgb(
+                page, np.concatenate([plane for plane in planes if plane is not None], axis=-1)
+            )
         except ScmilError:
             raise
-        except Exception as error:  # codecs, too, fail in many ways
+        except Exception as error:  # codecs raise many kinds of errors
             raise Damaged(str(error)) from error
 
     def _plane(self, page: Any, index: int) -> NDArray[Any] | None:
@@ -184,7 +229,7 @@ class TiffReader:
         return None if decoded is None else decoded[0]
 
     def origin(self, level: int, at: int) -> float:
-        """Every pixel of a level is exactly so many of level 0."""
+        """The level-0 coordinate of a pixel of a level."""
         return at * self.facts.level_downsamples[level]
 
     def close(self) -> None:
@@ -199,19 +244,28 @@ def _segment_size(page: Any) -> Size:
 
 
 def _check_picture(page: Any, content: bytes) -> None:
-    """Raise `Damaged` if a tile or strip that is a picture of its own is far larger than the file says: it is decoded whole.
+    """Raise `Damaged` if an encoded tile or strip is far larger than the file declares.
 
-    Some writers pad the last tile or strip. A WebP has at most 16 383 px a side, and needs no look.
+    It would be decoded at once. Some writers pad the last tile or strip. A WebP has at most 16 383
+    px per side and is not checked.
     """
     coded = int(page.compression)
-    size = _jpeg_size(content) if coded in JPEGS else _jpeg_2000_size(content) if coded in JPEGS_2000 else None
+    size = (
+        _jpeg_size(content)
+        if coded in JPEGS
+        else _jpeg_2000_size(content)
+        if coded in JPEGS_2000
+        else None
+    )
     across, down = _segment_size(page)
     if size and size[0] * size[1] > 2 * across * down + 2**16:
-        raise Damaged(f"a tile or strip of {across} x {down} px holds a picture of {size[0]} x {size[1]}")
+        raise Damaged(
+            f"a tile or strip of {across} x {down} px holds a picture of {size[0]} x {size[1]}"
+        )
 
 
 def _jpeg_size(content: bytes) -> Size | None:
-    """Width and height as the header of a JPEG says them; None if it does not.
+    """Width and height in the header of a JPEG; None if they are missing.
 
     >>> _jpeg_size(bytes.fromhex("ffd8 ffe0 0004 0000 ffc0 000b 08 0010 0020 01 011100"))
     (32, 16)
@@ -219,14 +273,16 @@ def _jpeg_size(content: bytes) -> Size | None:
     at = 2
     while at + 9 <= len(content) and content[at] == 0xFF:
         if content[at + 1] in JPEG_SIZES:
-            return int.from_bytes(content[at + 7 : at + 9], "big"), int.from_bytes(content[at + 5 : at + 7], "big")
+            return int.from_bytes(content[at + 7 : at + 9], "big"), int.from_bytes(
+                content[at + 5 : at + 7], "big"
+            )
         fill = content[at + 1] == 0xFF
         at += 1 if fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
     return None
 
 
 def _jpeg_2000_size(content: bytes) -> Size | None:
-    """Width and height of the codestream of a JPEG 2000, in a file of boxes or bare; None if there is none.
+    """Width and height of the codestream of a JPEG 2000, with or without boxes; None if missing.
 
     >>> _jpeg_2000_size(bytes.fromhex("ff4f ff51 0029 0000 00000020 00000010 00000000 00000000"))
     (32, 16)
@@ -234,42 +290,55 @@ def _jpeg_2000_size(content: bytes) -> Size | None:
     at = content.find(b"\xff\x4f\xff\x51")
     if at < 0 or at + 24 > len(content):
         return None
-    right, bottom, left, top = (int.from_bytes(content[at + 8 + 4 * i : at + 12 + 4 * i], "big") for i in range(4))
+    right, bottom, left, top = (
+        int.from_bytes(content[at + 8 + 4 * i : at + 12 + 4 * i], "big") for i in range(4)
+    )
     return right - left, bottom - top
 
 
-def _rgb(page: Any, samples: NDArray[Any]) -> Pixels:
-    """Any samples that `_check` lets pass, as 8 bits of red, green and blue on white."""
+def _samples_rgb(page: Any, samples: NDArray[Any]) -> Pixels:
+    """Convert samples of any supported kind to 8-bit RGB on white."""
     if page.photometric.name == "RGB" and page.bitspersample == 8 and samples.shape[2] == 3:
         return np.ascontiguousarray(samples, np.uint8)
-    return in_bands((samples.shape[1], samples.shape[0]), lambda rows: _converted(page, samples[rows]))
+    return in_bands(
+        (samples.shape[1], samples.shape[0]), lambda rows: _converted(page, samples[rows])
+    )
 
 
 def _converted(page: Any, samples: NDArray[Any]) -> Pixels:
     kind = page.photometric.name
     if kind == "PALETTE":
-        return (np.asarray(page.colormap)[:, samples[..., 0]].transpose(1, 2, 0) >> 8).astype(np.uint8)
+        return (np.asarray(page.colormap)[:, samples[..., 0]].transpose(1, 2, 0) >> 8).astype(
+            np.uint8
+        )
     if page.bitspersample != 8:
         most = 2**page.bitspersample - 1
         samples = (samples.astype(np.uint32) * 255 + most // 2) // most
     pixels: Pixels = samples.astype(np.uint8, copy=False)
     if kind in ("MINISBLACK", "MINISWHITE"):
         return np.repeat(pixels if kind == "MINISBLACK" else 255 - pixels, 3, axis=2)
-    if page.compression == APERIO_YCBCR or (kind == "YCBCR" and page.compression not in DECODED_TO_RGB):
-        image = need("PIL.Image", "slides")
-        return np.array(image.frombytes("YCbCr", pixels.shape[1::-1], pixels.tobytes()).convert("RGB"))
-    alpha = next(iter(page.extrasamples), 0)  # 1: already multiplied with the colours, 2: not, 0: not transparency
+    if page.compression == APERIO_YCBCR or (
+        kind == "YCBCR" and page.compression not in DECODED_TO_RGB
+    ):
+        image = import_extra("PIL.Image", "slides")
+        return np.array(
+            image.frombytes("YCbCr", pixels.shape[1::-1], pixels.tobytes()).convert("RGB")
+        )
+    # 1: already multiplied with the colours, 2: not, 0: not transparency.
+    alpha = next(iter(page.extrasamples), 0)
     if pixels.shape[2] == 4 and alpha:
         return on_white(pixels[..., :3], pixels[..., 3], premultiplied=alpha == 1)
     return np.ascontiguousarray(pixels[..., :3])
 
 
 def _mpp_of_tags(page: Any) -> tuple[float, float] | None:
-    x, y = (_fraction(page.tags.valueof(f"{axis}Resolution")) for axis in "XY")
-    return of_density((x, y), UM_IN.get(UNITS.get(page.tags.valueof("ResolutionUnit", default=2), "")))
+    x, y = (_quotient(page.tags.valueof(f"{axis}Resolution")) for axis in "XY")
+    return mpp_of_density(
+        (x, y), UM_IN.get(UNITS.get(page.tags.valueof("ResolutionUnit", default=2), ""))
+    )
 
 
-def _fraction(value: Sequence[int] | None) -> float | None:
+def _quotient(value: Sequence[int] | None) -> float | None:
     return value[0] / value[1] if value and value[1] else None
 
 

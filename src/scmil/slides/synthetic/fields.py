@@ -1,4 +1,4 @@
-"""Smooth functions of the place on a slide: cubic B-splines on a lattice of microns, read a rectangle at a time."""
+"""Smooth functions of the position on a slide: cubic B-splines on a lattice in microns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating]
-SPLINE_DEVIATION = 0.48  # of a cubic B-spline in two dimensions whose coefficients have deviation 1, on average
+# Of a cubic B-spline in two dimensions whose coefficients have deviation 1, on average.
+SPLINE_DEVIATION = 0.48
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +28,25 @@ class Field:
     step: float
 
     @classmethod
-    def of(cls, function: Callable[[Floats, Floats], Floats], extent: tuple[float, float], step: float) -> Field:
+    def of(
+        cls, function: Callable[[Floats, Floats], Floats], extent: tuple[float, float], step: float
+    ) -> Field:
         """The spline that follows a function of x and y; exact where the function is linear."""
-        columns, rows = (step * np.arange(-1.0, _lattice(length, step) - 1, dtype=np.float32) for length in extent)
-        values = np.broadcast_to(function(columns[None, :], rows[:, None]), (len(rows), len(columns)))
+        columns, rows = (
+            step * np.arange(-1.0, _lattice_points(length, step) - 1, dtype=np.float32)
+            for length in extent
+        )
+        values = np.broadcast_to(
+            function(columns[None, :], rows[:, None]), (len(rows), len(columns))
+        )
         return cls(values.astype(np.float32), step)
 
     @classmethod
-    def noise(cls, generator: np.random.Generator, extent: tuple[float, float], step: float) -> Field:
+    def noise(
+        cls, generator: np.random.Generator, extent: tuple[float, float], step: float
+    ) -> Field:
         """Smooth noise of mean 0 and deviation about 1 that changes within about two steps."""
-        shape = _lattice(extent[1], step), _lattice(extent[0], step)
+        shape = _lattice_points(extent[1], step), _lattice_points(extent[0], step)
         return cls((generator.standard_normal(shape) / SPLINE_DEVIATION).astype(np.float32), step)
 
     def window(self, x: Floats, y: Floats) -> NDArray[np.float32]:
@@ -47,21 +57,23 @@ class Field:
         return values
 
     def at(self, xy: Floats) -> Floats:
-        """Values at n places, (n, 2)."""
+        """Values at n positions (n, 2)."""
         column, across = self._basis(xy[:, 0], 1)
         row, down = self._basis(xy[:, 1], 0)
         shifts = [(i, j) for i in range(4) for j in range(4)]
-        terms = (down[:, i] * across[:, j] * self.coefficients[row + i, column + j] for i, j in shifts)
+        terms = (
+            down[:, i] * across[:, j] * self.coefficients[row + i, column + j] for i, j in shifts
+        )
         return np.asarray(sum(terms))
 
     def bounds(self, x: Floats, y: Floats) -> tuple[float, float]:
-        """Two numbers between which all values on the rectangle lie: a spline stays between its coefficients."""
+        """Lower and upper bounds on the rectangle: a spline stays between its coefficients."""
         ends = [self._basis(axis[[0, -1]], dimension)[0] for axis, dimension in ((x, 1), (y, 0))]
         part = self.coefficients[ends[1][0] : ends[1][1] + 4, ends[0][0] : ends[0][1] + 4]
         return float(part.min()), float(part.max())
 
     def _basis(self, place: Floats, dimension: int) -> tuple[NDArray[np.int64], Floats]:
-        """The first of the four coefficients that matter at each place, and their weights."""
+        """The first of the four coefficients at each position, and their weights."""
         most = self.coefficients.shape[dimension] - 4
         scaled = np.clip(np.asarray(place, dtype=np.float64) / self.step, 0, most + 1 - 1e-6)
         first = scaled.astype(np.int64)
@@ -78,5 +90,5 @@ class Field:
         return int(first[0]), dense
 
 
-def _lattice(length: float, step: float) -> int:
+def _lattice_points(length: float, step: float) -> int:
     return int(length / step) + 4

@@ -1,4 +1,4 @@
-"""One painted slide as a function: the pixels of any tile, each on its own."""
+"""The pixels of any tile of a synthetic slide, computed independently."""
 
 from __future__ import annotations
 
@@ -19,38 +19,51 @@ from scmil.slides.synthetic.textures import (
     STEPS,
     TUMOUR,
     Codes,
-    Library,
-    colours,
+    Materials,
+    stain_colours,
 )
 
 WHITE = np.array([243.0, 242.0, 244.0])
-GRAIN, SLOPE = 5, 4  # grey levels: of the camera's noise, and from the darkest to the brightest end of the lamp's light
+# Grey levels of the camera noise, and between the darkest and the brightest corner.
+GRAIN, SLOPE = 5, 4
 WARP_UM, SOFT_UM = 45.0, 5.0
-PENS = {"blue": (0.35, 0.45, 0.85), "green": (0.3, 0.7, 0.45), "black": (0.22, 0.22, 0.25)}  # what passes of the light
+# Transmitted fraction of the light.
+PENS = {"blue": (0.35, 0.45, 0.85), "green": (0.3, 0.7, 0.45), "black": (0.22, 0.22, 0.25)}
 
 
 class Scene:
-    """A slide that is painted tile by tile."""
+    """A synthetic slide that is rendered tile by tile."""
 
     def __init__(
-        self, anatomy: Anatomy, library: Library, size: tuple[int, int], mpp: float, seed: int, pen: str | None
+        self,
+        anatomy: Anatomy,
+        library: Materials,
+        size: tuple[int, int],
+        mpp: float,
+        seed: int,
+        pen: str | None,
     ) -> None:
         self.anatomy, self.library, self.size, self.mpp = anatomy, library, size, mpp
-        self.colours = colours(seed, WHITE - GRAIN - SLOPE / 2)
+        self.colours = stain_colours(seed, WHITE - GRAIN - SLOPE / 2)
         self.pen = None if pen is None else np.array(PENS[pen], np.float32)
         generator = np.random.default_rng([seed, 30])
         self.grain = generator.binomial(GRAIN * 2, 0.5, (TILE, TILE, 3)).astype(np.uint8)
         self.shake = generator.uniform(size=(TILE, TILE)).astype(np.float32)
-        self.things = [Things(_downwards(anatomy.glands), library.glands), Things(_downwards(anatomy.fat), library.fat)]
+        self.things = [
+            Things(_sort_by_y(anatomy.glands), library.glands),
+            Things(_sort_by_y(anatomy.fat), library.fat),
+        ]
 
     def is_empty(self, x: int, y: int) -> bool:
-        """Whether the tile at this pixel shows nothing but the lamp's light."""
+        """Whether the tile at this pixel shows only background."""
         xs, ys = self._place(x), self._place(y)
         fields = self.anatomy.inside, self.anatomy.pen
-        return all(field.bounds(xs, ys)[1] < 0 for field in fields) and not len(self._dust_near(xs, ys))
+        return all(field.bounds(xs, ys)[1] < 0 for field in fields) and not len(
+            self._dust_near(xs, ys)
+        )
 
     def light(self, x: int, y: int) -> int:
-        """How much brighter than at the darkest corner the lamp is on the tile at this pixel, in grey levels."""
+        """The brightness of the lamp at this tile, in grey levels above the darkest corner."""
         width, height = self.size
         return round(SLOPE * (x / width + y / height) / 2)
 
@@ -63,18 +76,18 @@ class Scene:
         else:
             index = self._thickness(xs, ys) * (STEPS * STEPS) + self._codes(x, y, xs, ys)
             pixels = self.colours.take(index).view(np.uint8).reshape(TILE, TILE, 4)[..., :3]
-        for spoil in (self._draw_over, self._lay_dust):
-            pixels = spoil(pixels, xs, ys)
+        for add_artefact in (self._add_pen, self._add_dust):
+            pixels = add_artefact(pixels, xs, ys)
         return pixels + (self.grain + np.uint8(self.light(x, y)))
 
     def _place(self, pixel: int) -> Floats:
         return (np.arange(pixel, pixel + TILE) + 0.5) * self.mpp
 
     def _codes(self, x: int, y: int, xs: Floats, ys: Floats) -> NDArray[np.int32]:
-        """The stains of each pixel: a texture that is pulled about a little, and whole things pasted on it."""
+        """The stains of each pixel: a warped texture with glands and fat cells on it."""
         size = self.library.size
         column, row = (
-            _share_of_period(axis.astype(np.float32) + WARP_UM * warp.window(xs, ys), size)
+            _texture_index(axis.astype(np.float32) + WARP_UM * warp.window(xs, ys), size)
             for axis, warp in zip((xs[None, :], ys[:, None]), self.anatomy.warp, strict=True)
         )
         codes = self.library.textures.take((self._material(xs, ys) * size + row) * size + column)
@@ -83,7 +96,7 @@ class Scene:
         return codes.astype(np.int32)
 
     def _material(self, xs: Floats, ys: Floats) -> NDArray[np.int32]:
-        """Which texture each pixel shows."""
+        """The texture of each pixel."""
         material = np.multiply(self.anatomy.fascicles.window(xs, ys) > 0, LOOSE, dtype=np.int32)
         for field, least, number in (
             (self.anatomy.lymphocytes, 1.75, LYMPHOID),
@@ -94,7 +107,7 @@ class Scene:
         return material
 
     def _thickness(self, xs: Floats, ys: Floats) -> NDArray[np.int32]:
-        """How much tissue the light passes, in 64 steps: none outside, twice as much in a fold."""
+        """The thickness of the tissue in 64 steps: 0 outside, doubled in a fold."""
         thickness = 1 + 0.13 * self.anatomy.thickness.window(xs, ys)
         if self.anatomy.folds.bounds(xs, ys)[1] > 0:
             thickness *= 1 + np.clip(self.anatomy.folds.window(xs, ys) / 12, 0, 1)
@@ -103,36 +116,46 @@ class Scene:
         steps = thickness * ((STEPS - 1) / MOST_THICKNESS) + self.shake * (thickness > 0)
         return np.clip(steps, 0, STEPS - 1).astype(np.int32)
 
-    def _draw_over(self, pixels: NDArray[np.uint8], xs: Floats, ys: Floats) -> NDArray[np.uint8]:
+    def _add_pen(self, pixels: NDArray[np.uint8], xs: Floats, ys: Floats) -> NDArray[np.uint8]:
         if self.pen is None or self.anatomy.pen.bounds(xs, ys)[1] < 0:
             return pixels
-        ink = np.clip(self.anatomy.pen.window(xs, ys) / 20, 0, 1) * (0.85 + 0.1 * self.anatomy.thickness.window(xs, ys))
+        ink = np.clip(self.anatomy.pen.window(xs, ys) / 20, 0, 1) * (
+            0.85 + 0.1 * self.anatomy.thickness.window(xs, ys)
+        )
         return (pixels * (1 - np.clip(ink, 0, 1)[..., None] * (1 - self.pen))).astype(np.uint8)
 
-    def _lay_dust(self, pixels: NDArray[np.uint8], xs: Floats, ys: Floats) -> NDArray[np.uint8]:
+    def _add_dust(self, pixels: NDArray[np.uint8], xs: Floats, ys: Floats) -> NDArray[np.uint8]:
         for x, y, radius in self._dust_near(xs, ys):
             distance = np.hypot(xs[None, :] - x, ys[:, None] - y)
-            passes = 1 - 0.45 * np.clip((radius - distance) / 4, 0, 1)  # out of focus: four microns of blur
+            # Out of focus: four microns of blur.
+            passes = 1 - 0.45 * np.clip((radius - distance) / 4, 0, 1)
             pixels = (pixels * passes[..., None]).astype(np.uint8)
         return pixels
 
     def _dust_near(self, xs: Floats, ys: Floats) -> NDArray[np.float64]:
         x, y, radius = self.anatomy.dust.T
-        inside = (x > xs[0] - radius) & (x < xs[-1] + radius) & (y > ys[0] - radius) & (y < ys[-1] + radius)
+        inside = (
+            (x > xs[0] - radius)
+            & (x < xs[-1] + radius)
+            & (y > ys[0] - radius)
+            & (y < ys[-1] + radius)
+        )
         return self.anatomy.dust[inside]
 
 
 @dataclass(frozen=True, eq=False)
 class Things:
-    """Glands or fat cells: places from top to bottom, each with a number that chooses among the stamps."""
+    """Glands or fat cells: positions from top to bottom, each with the number of a stamp."""
 
     places: NDArray[np.float64]  # (n, 3): x, y in microns, choice from 0 to 1
     stamps: list[Codes]
 
     def paste(self, codes: Codes, x: int, y: int, mpp: float) -> None:
-        """Paste those that reach into the tile at this pixel."""
+        """Paste those that overlap the tile at this pixel."""
         reach = len(self.stamps[0]) / 2 + 1
-        first, last = np.searchsorted(self.places[:, 1], [(y - reach) * mpp, (y + TILE + reach) * mpp])
+        first, last = np.searchsorted(
+            self.places[:, 1], [(y - reach) * mpp, (y + TILE + reach) * mpp]
+        )
         for x_um, y_um, choice in self.places[first:last]:
             left, top = round(x_um / mpp - reach) - x, round(y_um / mpp - reach) - y
             stamp = self.stamps[int(choice * len(self.stamps))]
@@ -142,12 +165,12 @@ class Things:
                 np.copyto(below, part, where=part != CLEAR)
 
 
-def _downwards(things: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sort_by_y(things: NDArray[np.float64]) -> NDArray[np.float64]:
     return things[np.argsort(things[:, 1], kind="stable")]
 
 
-def _share_of_period(place: NDArray[np.float32], size: int) -> NDArray[np.int32]:
-    """The pixel of a periodic texture at a place in microns."""
+def _texture_index(place: NDArray[np.float32], size: int) -> NDArray[np.int32]:
+    """The pixel of a periodic texture at positions in microns."""
     share = place * np.float32(1 / PERIOD_UM)
     share -= np.floor(share)
     return np.minimum((share * np.float32(size)).astype(np.int32), size - 1)

@@ -1,7 +1,7 @@
-"""Tissue as it looks close by: periodic textures and single glands and fat cells, in haematoxylin and eosin.
+"""Textures of synthetic tissue: periodic stroma and tumour, single glands and fat cells.
 
-Everything is drawn in microns and sampled at the resolution that is asked for, so that a nucleus is a nucleus at every mpp.
-A pixel is a code: six bits for how much haematoxylin it holds, six for eosin.
+Everything is drawn in microns and sampled at the requested resolution, so that nuclei have the same
+size at every mpp. A pixel is a code: six bits for haematoxylin, six for eosin.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ FREQUENCIES = 512  # of the noise: up to one wave in 2 microns
 STEPS = 64  # of a stain, and of the thickness
 MOST_HAEMATOXYLIN, MOST_EOSIN, MOST_THICKNESS = 1.8, 1.2, 2.6
 CLEAR = np.uint16(0xFFFF)  # in a stamp: what lies below stays visible
-HAEMATOXYLIN, EOSIN = np.array([0.58, 0.71, 0.40]), np.array([0.17, 0.85, 0.50])  # absorbance of red, green, blue
+# Absorbance of red, green, blue.
+HAEMATOXYLIN, EOSIN = np.array([0.58, 0.71, 0.40]), np.array([0.17, 0.85, 0.50])
 VARIANTS = 12
 STROMA, LOOSE, LYMPHOID, TUMOUR = range(4)
 
 
 class Canvas:
-    """A periodic square of so many microns that holds the two stains, at about this resolution."""
+    """A periodic square with two stains, of a size in microns and an approximate resolution."""
 
     def __init__(self, period_um: float, mpp: float) -> None:
         self.size = round(period_um / mpp)
@@ -35,7 +36,7 @@ class Canvas:
         self.eosin = np.zeros((self.size, self.size), np.float32)
 
     def noise(self, generator: np.random.Generator, wave_um: float, stretch: float = 1.0) -> Array:
-        """Noise of deviation 1 with waves of about this length, `stretch` times longer along x."""
+        """Noise of deviation 1 with waves of about this length, `stretch` times longer in x."""
         ky = np.fft.fftfreq(FREQUENCIES, 1 / FREQUENCIES)[:, None]
         kx = np.arange(FREQUENCIES // 2)[None, :]
         waves = np.hypot(kx * stretch, ky) * wave_um / self.period_um
@@ -50,7 +51,7 @@ class Canvas:
         return np.fft.irfft2(whole, (self.size, self.size)).astype(np.float32) * self.size**2
 
     def sample(self, values: Array, xy: NDArray[np.float64]) -> Array:
-        """The values at places in microns."""
+        """The values at positions in microns."""
         column, row = (xy / self.mpp).astype(int).T % self.size
         return values[row, column]
 
@@ -64,12 +65,16 @@ class Canvas:
         dark: tuple[float, float],
         angle: NDArray[np.floating] | None = None,
     ) -> None:
-        """Stain nuclei at these places: length, short over long side and darkness are drawn between two bounds."""
+        """Draw nuclei at these positions; length, aspect ratio and darkness are random."""
         count = len(xy)
-        long, ratio, depth = (generator.uniform(*bounds, count) for bounds in (length_um, roundness, dark))
+        long, ratio, depth = (
+            generator.uniform(*bounds, count) for bounds in (length_um, roundness, dark)
+        )
         turn = generator.uniform(0, 2 * np.pi, count) if angle is None else angle
         phase = generator.uniform(0, 2 * np.pi, count)
-        parameters = np.stack([*xy.T, long / 2, long / 2 * ratio, turn, phase, depth], axis=1).astype(np.float32)
+        parameters = np.stack(
+            [*xy.T, long / 2, long / 2 * ratio, turn, phase, depth], axis=1
+        ).astype(np.float32)
         width = int(np.ceil(length_um[1] * (1 + irregular) / self.mpp)) + 3
         for batch in np.array_split(parameters, count * width**2 // 1_000_000 + 1):
             self._stain(batch, width, irregular)
@@ -77,19 +82,25 @@ class Canvas:
     def _stain(self, nuclei: Array, width: int, irregular: float) -> None:
         x, y, long, short, turn, phase, depth = (column[:, None, None] for column in nuclei.T)
         pixel = np.arange(width, dtype=np.float32) - width // 2
-        columns, rows = np.floor(x / self.mpp) + pixel[None, None, :], np.floor(y / self.mpp) + pixel[None, :, None]
+        columns, rows = (
+            np.floor(x / self.mpp) + pixel[None, None, :],
+            np.floor(y / self.mpp) + pixel[None, :, None],
+        )
         dx, dy = (columns + 0.5) * self.mpp - x, (rows + 0.5) * self.mpp - y
         along = (dx * np.cos(turn) + dy * np.sin(turn)) / long
         across = (dy * np.cos(turn) - dx * np.sin(turn)) / short
         distance = np.hypot(along, across)
         edge = 1 + irregular * np.cos(3 * np.arctan2(across, along) + phase)
         cover = np.clip((edge - distance) * short / self.mpp + 0.5, 0, 1)
-        stain = depth * cover * (0.72 + 0.28 * np.minimum(distance, 1) ** 2)  # chromatin lies at the rim
-        place = (rows.astype(np.int64) % self.size) * self.size + columns.astype(np.int64) % self.size
+        # Chromatin lies at the rim.
+        stain = depth * cover * (0.72 + 0.28 * np.minimum(distance, 1) ** 2)
+        place = (rows.astype(np.int64) % self.size) * self.size + columns.astype(
+            np.int64
+        ) % self.size
         np.maximum.at(self.haematoxylin.reshape(-1), place.ravel(), stain.ravel())
 
     def codes(self, generator: np.random.Generator) -> Codes:
-        """The stains in 64 steps each; a random share decides between two steps, so that no bands show."""
+        """The stains in 64 steps each, dithered to avoid visible bands."""
         shake = generator.uniform(size=(2, self.size, self.size)).astype(np.float32)
         steps = [
             np.clip(stain * ((STEPS - 1) / most) + share, 0, STEPS - 1).astype(np.uint16)
@@ -101,8 +112,8 @@ class Canvas:
 
 
 @dataclass(frozen=True, eq=False)
-class Library:
-    """Everything that is pasted on one slide, at its resolution."""
+class Materials:
+    """The textures and stamps of one slide, at its resolution."""
 
     size: int  # of a texture, in pixels
     textures: Codes  # all textures, one after the other, flat
@@ -110,7 +121,7 @@ class Library:
     fat: list[Codes]
 
 
-def library(mpp: float, seed: int) -> Library:
+def draw_materials(mpp: float, seed: int) -> Materials:
     """Draw the textures and the stamps of a slide."""
     materials: dict[int, Callable[[Canvas, np.random.Generator], None]] = {
         STROMA: _stroma,
@@ -127,28 +138,35 @@ def library(mpp: float, seed: int) -> Library:
         [draw(mpp, np.random.default_rng([seed, 12, variant])) for variant in range(VARIANTS)]
         for draw in (_gland, _fat_cell)
     ]
-    return Library(canvas.size, np.concatenate(textures), *stamps)
+    return Materials(canvas.size, np.concatenate(textures), *stamps)
 
 
-def colours(seed: int, white: NDArray[np.float64]) -> NDArray[np.uint32]:
-    """The colour of each thickness and code by the law of Beer and Lambert, as red, green, blue, 0 in four bytes.
+def stain_colours(seed: int, white: NDArray[np.float64]) -> NDArray[np.uint32]:
+    """The colour of each thickness and stain code by the law of Beer and Lambert, as RGB0 bytes.
 
-    Each slide was stained on another day: the amounts vary by a fifth, the hues a little.
+    The staining varies between slides: the amounts by a fifth, the hues slightly.
     """
     generator = np.random.default_rng([seed, 20])
     vectors = np.stack([HAEMATOXYLIN, EOSIN]) + generator.normal(0, 0.025, (2, 3))
     vectors *= generator.uniform(0.85, 1.2, (2, 1)) / np.linalg.norm(vectors, axis=1, keepdims=True)
     share = np.linspace(0, 1, STEPS)
-    thickness, haematoxylin, eosin = MOST_THICKNESS * share, MOST_HAEMATOXYLIN * share, MOST_EOSIN * share
-    density = haematoxylin[:, None, None] * vectors[0] + eosin[None, :, None] * vectors[1]  # (64, 64, 3)
+    thickness, haematoxylin, eosin = (
+        MOST_THICKNESS * share,
+        MOST_HAEMATOXYLIN * share,
+        MOST_EOSIN * share,
+    )
+    # (64, 64, 3).
+    density = haematoxylin[:, None, None] * vectors[0] + eosin[None, :, None] * vectors[1]
     light = white * np.exp(-np.log(10) * thickness[:, None, None, None] * density)
     pixels = np.zeros((*light.shape[:3], 4), np.uint8)
     pixels[..., :3] = np.round(light)
     return pixels.reshape(-1, 4).view(np.uint32).ravel()
 
 
-def _lattice(generator: np.random.Generator, step_um: float, shake: float) -> NDArray[np.float64]:
-    """Places about `step_um` apart, each moved by up to `shake` steps."""
+def _jittered_lattice(
+    generator: np.random.Generator, step_um: float, shake: float
+) -> NDArray[np.float64]:
+    """Positions about `step_um` apart, each moved by up to `shake` steps."""
     count = round(PERIOD_UM / step_um)
     x, y = np.meshgrid(np.arange(count) + 0.25, np.arange(count) + 0.25)
     x[1::2] += 0.5
@@ -170,8 +188,10 @@ def _stroma(canvas: Canvas, generator: np.random.Generator) -> None:
     fine = canvas.noise(generator, 4.0, stretch=4.0)
     canvas.eosin = np.clip(0.28 + 0.065 * strands + 0.03 * fine, 0.03, 1)
     canvas.haematoxylin = np.clip(0.05 + 0.02 * strands, 0, 1)
-    xy = _lattice(generator, 25.0, 0.5)
-    canvas.nuclei(generator, xy, (7.0, 15.0), (0.25, 0.5), 0.1, (0.5, 0.95), canvas.sample(direction, xy))
+    xy = _jittered_lattice(generator, 25.0, 0.5)
+    canvas.nuclei(
+        generator, xy, (7.0, 15.0), (0.25, 0.5), 0.1, (0.5, 0.95), canvas.sample(direction, xy)
+    )
 
 
 def _loose_stroma(canvas: Canvas, generator: np.random.Generator) -> None:
@@ -179,7 +199,7 @@ def _loose_stroma(canvas: Canvas, generator: np.random.Generator) -> None:
     fine = canvas.noise(generator, 4.0, stretch=4.0)
     canvas.eosin = np.clip(0.23 + 0.08 * strands + 0.03 * fine, 0.02, 1).T.copy()
     canvas.haematoxylin = np.clip(0.04 + 0.02 * canvas.noise(generator, 30.0), 0, 1)
-    xy = _lattice(generator, 21.0, 0.5)
+    xy = _jittered_lattice(generator, 21.0, 0.5)
     turn = np.pi / 2 - canvas.sample(direction.T, xy)
     canvas.nuclei(generator, xy, (6.0, 11.0), (0.4, 0.9), 0.12, (0.5, 0.9), turn)
 
@@ -187,7 +207,14 @@ def _loose_stroma(canvas: Canvas, generator: np.random.Generator) -> None:
 def _lymphoid(canvas: Canvas, generator: np.random.Generator) -> None:
     canvas.eosin = np.clip(0.20 + 0.05 * canvas.noise(generator, 8.0), 0, 1)
     canvas.haematoxylin = np.clip(0.12 + 0.04 * canvas.noise(generator, 20.0), 0, 1)
-    canvas.nuclei(generator, _lattice(generator, 8.6, 0.28), (5.3, 6.9), (0.85, 1.0), 0.04, (0.85, 1.15))
+    canvas.nuclei(
+        generator,
+        _jittered_lattice(generator, 8.6, 0.28),
+        (5.3, 6.9),
+        (0.85, 1.0),
+        0.04,
+        (0.85, 1.15),
+    )
 
 
 def _tumour(canvas: Canvas, generator: np.random.Generator) -> None:
@@ -196,7 +223,7 @@ def _tumour(canvas: Canvas, generator: np.random.Generator) -> None:
     septum = np.exp(-((nests / 0.13) ** 2))
     canvas.eosin = np.clip(0.24 + 0.04 * grain + 0.22 * septum, 0, 1)
     canvas.haematoxylin = np.clip((0.22 + 0.05 * grain) * (1 - 0.7 * septum), 0, 1)
-    xy = _lattice(generator, 14.2, 0.3)
+    xy = _jittered_lattice(generator, 14.2, 0.3)
     xy = xy[canvas.sample(septum, xy) < 0.35]
     canvas.nuclei(generator, xy, (9.5, 16.0), (0.65, 0.95), 0.1, (0.6, 1.15))
     specks = xy + generator.uniform(-2, 2, xy.shape)
@@ -209,13 +236,15 @@ def _polar(canvas: Canvas) -> tuple[Array, Array]:
     return np.hypot(place[None, :], place[:, None]), np.arctan2(place[:, None], place[None, :])
 
 
-def _wobble(generator: np.random.Generator, angle: NDArray[np.floating], strength: float) -> NDArray[np.floating]:
+def _wobble(
+    generator: np.random.Generator, angle: NDArray[np.floating], strength: float
+) -> NDArray[np.floating]:
     phase, size = generator.uniform(0, 2 * np.pi, 3), generator.uniform(0.3, 1, 3) * strength
     return 1 + sum(size[i] * np.cos((i + 2) * angle + phase[i]) for i in range(3))
 
 
 def _gland(mpp: float, generator: np.random.Generator) -> Codes:
-    """A ring of epithelium around a lumen, 50 to 100 microns across, its nuclei at the outer side."""
+    """A ring of epithelium around a lumen, 50 to 100 microns wide, with nuclei on the outside."""
     radius = generator.uniform(25.0, 48.0)
     shape = generator.integers(2**31)
 
@@ -226,8 +255,11 @@ def _gland(mpp: float, generator: np.random.Generator) -> Codes:
     distance, angle = _polar(canvas)
     outer = edge(angle)
     height = min(19.0, 0.55 * radius)
-    inner = np.clip((distance - (outer - height)) / 1.5, 0, 1)  # 0 in the lumen, 1 in the epithelium
-    canvas.eosin = (0.04 + 0.28 * inner + 0.2 * np.exp(-(((distance - outer) / 1.5) ** 2))).astype(np.float32)
+    # 0 in the lumen, 1 in the epithelium.
+    inner = np.clip((distance - (outer - height)) / 1.5, 0, 1)
+    canvas.eosin = (0.04 + 0.28 * inner + 0.2 * np.exp(-(((distance - outer) / 1.5) ** 2))).astype(
+        np.float32
+    )
     canvas.haematoxylin = (0.01 + 0.16 * inner).astype(np.float32)
     count = int(2 * np.pi * radius / 6.8)
     turn = 2 * np.pi * (np.arange(count) + generator.uniform(-0.2, 0.2, count)) / count
@@ -238,7 +270,7 @@ def _gland(mpp: float, generator: np.random.Generator) -> Codes:
 
 
 def _fat_cell(mpp: float, generator: np.random.Generator) -> Codes:
-    """An empty circle of 60 to 80 microns with a thin rim, and sometimes a flat nucleus in the rim."""
+    """An empty circle of 60 to 80 microns with a thin rim, sometimes with a flat nucleus."""
     canvas = Canvas(88.0, mpp)
     distance, angle = _polar(canvas)
     outer = generator.uniform(31.0, 38.0) * _wobble(generator, angle, 0.03)

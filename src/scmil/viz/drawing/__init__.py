@@ -1,1 +1,1 @@
-"""drawing."""
+"""Drawing on slides: tiles, colours, sheets, overlays, detections for QuPath."""

@@ -1,4 +1,4 @@
-"""What a map lies on: the slide itself, or a plain ground of its shape."""
+"""The background of a heatmap: a thumbnail of the slide, or a plain area of its shape."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ from numpy.typing import NDArray
 from scmil.errors import DataError
 from scmil.slides.slide import Slide, open_slide
 
-LIGHT = 238  # grey, so that tiles of every colour stand out
+LIGHT = 238  # grey, so that tiles of every colour are visible
 Size = tuple[int, int]
 
 
-class Ground(NamedTuple):
-    """A picture of the slide, the extent that it shows in level-0 pixels, and what is known of the slide."""
+class Background(NamedTuple):
+    """A thumbnail, its extent in level-0 pixels, and size and resolution of the slide."""
 
     pixels: NDArray[np.uint8]
     extent: Size
-    size: Size | None  # None: nobody knows it, and the extent is that of the tiles
+    size: Size | None  # None if unknown; the extent is then that of the tiles
     mpp: float | None
     is_slide: bool
 
 
-def plain_ground(xy: NDArray[Any], side: float, size: Size | None, mpp: float | None, longest_px: int) -> Ground:
-    """A plain ground of the slide's shape, or, if its size is not known, one that ends where the tiles end.
+def plain_background(
+    xy: NDArray[Any], side: float, size: Size | None, mpp: float | None, longest_px: int
+) -> Background:
+    """A plain background of the shape of the slide, or of the tiles if its size is not known.
 
-    >>> ground = plain_ground(np.array([[0, 0], [300, 100]]), 100, None, None, longest_px=200)
-    >>> ground.extent, ground.pixels.shape
+    >>> xy = np.array([[0, 0], [300, 100]])
+    >>> background = plain_background(xy, 100, None, None, longest_px=200)
+    >>> background.extent, background.pixels.shape
     ((400, 200), (100, 200, 3))
     """
     width, height = extent = size or _reach(xy, side)
     factor = longest_px / max(extent)
     shape = max(round(height * factor), 1), max(round(width * factor), 1), 3
-    return Ground(np.full(shape, LIGHT, np.uint8), extent, size, mpp, is_slide=False)
+    return Background(np.full(shape, LIGHT, np.uint8), extent, size, mpp, is_slide=False)
 
 
 def check_slide(slide: Slide, digest: str | None) -> None:
-    """Reject a slide that is not the file whose digest the bag recorded; bags of other tools record none."""
+    """Raise DataError if the digest of a slide is not the one that its bag recorded, if any."""
     if digest not in (None, slide.digest):
         raise DataError(
-            f"{slide.path} is not the file that the bag of {slide.id!r} was encoded from. Give the folder of the slide that "
-            "was encoded, or encode this one."
+            f"{slide.path} is not the file that the bag of {slide.id!r} was encoded from. "
+            "Give the folder of the slide that was encoded, or encode this one."
         )
 
 
-def slide_ground(
+def slide_background(
     path: Path,
     xy: NDArray[Any],
     side: float,
@@ -55,23 +58,36 @@ def slide_ground(
     mpp: float | None,
     longest_px: int,
     digest: str | None = None,
-) -> Ground:
-    """The slide, after a look whether it is the one that the tiles came from."""
+) -> Background:
+    """A thumbnail of the slide, after a check that the tiles belong to it."""
     with open_slide(path) as slide:
         check_slide(slide, digest)
         check_extent(slide, xy, side, size)
-        return Ground(slide.thumbnail(longest_px), slide.size, slide.size, slide.known_mpp or mpp, is_slide=True)
+        return Background(
+            slide.thumbnail(longest_px),
+            slide.size,
+            slide.size,
+            slide.known_mpp or mpp,
+            is_slide=True,
+        )
 
 
 def check_extent(slide: Slide, xy: NDArray[Any], side: float, size: Size | None) -> None:
-    """Raise DataError if tiles, which say that their slide has `size`, cannot be of this slide."""
-    met, reach = f"{slide.path.name} has {slide.size[0]} x {slide.size[1]} pixels", _reach(xy, side)
+    """Raise DataError if tiles of a slide of `size` cannot belong to this slide."""
+    actual, reach = (
+        f"{slide.path.name} has {slide.size[0]} x {slide.size[1]} pixels",
+        _reach(xy, side),
+    )
     if size is not None and size != slide.size:
         raise DataError(
-            f"{met}, but its tiles are from a slide of {size[0]} x {size[1]}. Encode this one, or find that."
+            f"{actual}, but its tiles are from a slide of {size[0]} x {size[1]}. "
+            "Encode this slide, or give the slide that was encoded."
         )
     if reach[0] > slide.size[0] + 1 or reach[1] > slide.size[1] + 1:
-        raise DataError(f"{met}, but its tiles reach to {reach[0]}, {reach[1]}. Is it the slide that was encoded?")
+        raise DataError(
+            f"{actual}, but its tiles extend to {reach[0]}, {reach[1]}. "
+            "Give the slide that was encoded."
+        )
 
 
 def _reach(xy: NDArray[Any], side: float) -> Size:

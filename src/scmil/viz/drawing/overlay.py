@@ -1,27 +1,26 @@
-"""Scores as a pyramidal TIFF in the slide's own geometry, for viewers that lay one picture over another."""
+"""Tile scores as a pyramidal TIFF in the geometry of the slide, to overlay it in a slide viewer."""
 
 from __future__ import annotations
 
 import math
-import os
-import uuid
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.core.extras import need
-from scmil.viz.drawing.tiles import raster
+from scmil.core.atomic import atomic_path
+from scmil.core.extras import import_extra
 from scmil.viz.drawing.colour_scale import Numbers, Scale
+from scmil.viz.drawing.tiles import raster
 
-TILE_PX = 32  # a tile of the slide in the overlay: its edges stay sharp, and the file small
+TILE_PX = 32  # width of a tile in the overlay: sharp edges, small file
 STORED_PX = 256
-COLOURS = 2**16  # steps of a table that is quicker than a sum for every pixel, and finer than a byte can show
-SMALLEST_PX = 512  # levels are added until the longer side has at most this
+# Size of the colour table, which is faster than interpolation and finer than 8 bits.
+COLOURS = 2**16
+SMALLEST_PX = 512  # levels are added until the longer side is at most this
 
 
 def write_overlay(
@@ -33,24 +32,30 @@ def write_overlay(
     scores: NDArray[Any],
     scale: Scale,
 ) -> None:
-    """Write the colours of tiles as a tiled, pyramidal, lossless RGBA TIFF; where no tile is, it is transparent.
+    """Write the colours of tiles as a tiled, pyramidal, lossless RGBA TIFF, transparent without
+    tiles.
 
-    A tile is 32 pixels wide, and the file's microns per pixel are the slide's times `side / 32`: width times resolution is
-    that of the slide, to a pixel. It is painted a row of stored tiles at a time, so memory does not grow with the height.
+    A tile is 32 pixels wide, and the microns per pixel are those of the slide times `side / 32`, so
+    that the extent is that of the slide up to one pixel. The file is written one row of TIFF tiles
+    at a time, so that memory does not grow with the height.
 
     >>> import tempfile, openslide
     >>> path = Path(tempfile.mkdtemp()) / "overlay.tiff"
-    >>> write_overlay(path, (4000, 2000), 0.25, np.array([[256, 512]]), 256, np.array([1.0]), Scale(low=0, high=1))
+    >>> xy, scores = np.array([[256, 512]]), np.array([1.0])
+    >>> write_overlay(path, (4000, 2000), 0.25, xy, 256, scores, Scale(low=0, high=1))
     >>> with openslide.OpenSlide(path) as slide:
     ...     pixel = slide.read_region((40, 70), 0, (1, 1)).getpixel((0, 0))
     ...     slide.dimensions, float(slide.properties["openslide.mpp-x"]), pixel
     ((500, 250), 2.0, (255, 230, 50, 255))
     """
-    tifffile = need("tifffile", "slides")
+    tifffile = import_extra("tifffile", "slides")
     shares, downsample = scale.shares(scores), side / TILE_PX
     sizes = level_sizes((math.ceil(size[0] / downsample), math.ceil(size[1] / downsample)))
     extent = sizes[0][0] * downsample, sizes[0][1] * downsample
-    with appearing(Path(path)) as temporary, tifffile.TiffWriter(temporary, bigtiff=_may_be_big(sizes[0])) as file:
+    with (
+        atomic_path(Path(path)) as temporary,
+        tifffile.TiffWriter(temporary, bigtiff=_may_be_big(sizes[0])) as file,
+    ):
         for number, (width, height) in enumerate(sizes):
             per_cm = 10_000 / (mpp * extent[0] / width), 10_000 / (mpp * extent[1] / height)
             file.write(
@@ -64,33 +69,12 @@ def write_overlay(
                 resolution=per_cm,
                 resolutionunit="CENTIMETER",
                 subfiletype=int(number > 0),
-                description=f"scmil heatmap, {scale.words}; mpp = {mpp * downsample:.9g}" if number == 0 else None,
+                description=f"scmil heatmap, {scale.description}; mpp = {mpp * downsample:.9g}"
+                if number == 0
+                else None,
                 metadata=None,
                 software=False,
             )
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A temporary name to write to; in the end the file has its own name, or there is none.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "answer.txt"
-    >>> with appearing(path) as temporary:
-    ...     _ = temporary.write_text("42")
-    >>> path.read_text(), len(list(path.parent.iterdir()))
-    ('42', 1)
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def level_sizes(size: tuple[int, int]) -> list[tuple[int, int]]:
@@ -113,7 +97,9 @@ def _stored_tiles(
     extent: tuple[float, float],
     size: tuple[int, int],
 ) -> Iterator[bytes]:
-    """The compressed tiles of a level, row by row; every level is painted from the scores, none from another level."""
+    """The compressed tiles of a level, row by row; every level is drawn from the scores, none
+    from another level.
+    """
     width, height = size
     by = extent[1] / height
     columns = math.ceil(width / STORED_PX)
@@ -128,7 +114,9 @@ def _stored_tiles(
         if near.any():
             shown = raster(xy[near], side, shares[near], window, (width, rows))
             covered = np.isfinite(shown)
-            strip[:rows, :width][covered] = table[np.rint(shown[covered] * (COLOURS - 1)).astype(np.int64)]
+            strip[:rows, :width][covered] = table[
+                np.rint(shown[covered] * (COLOURS - 1)).astype(np.int64)
+            ]
         for left in range(0, columns * STORED_PX, STORED_PX):
             part = strip[:, left : left + STORED_PX]
             yield zlib.compress(part.tobytes(), 1) if part[..., 3].any() else empty

@@ -1,4 +1,4 @@
-"""A sheet to look at: pictures side by side, a scale bar in microns, a colour bar with its numbers, and words."""
+"""Draw a sheet: pictures side by side, scale bar, colour bar and texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.core.extras import need
+from scmil.core.extras import import_extra
 from scmil.viz.drawing.colour_scale import Scale
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 INK, MUTED, PAPER, FRAME = (30, 34, 40), (92, 102, 112), (255, 255, 255), (200, 206, 212)
 GAP_PX = 12
-NARROWEST_PX = 900  # or the words would not fit
-BAR_SHARE = 0.2  # of the picture's width: how long a scale bar is at most
+NARROWEST_PX = 900  # so that the texts fit
+BAR_SHARE = 0.2  # maximum length of the scale bar, as a fraction of the width
 
 
 class Sheet(NamedTuple):
-    """The whole picture, and where in it the last panel is: left, top, right, bottom."""
+    """The picture, and the position of its last panel: left, top, right, bottom."""
 
     picture: Image
     panel: tuple[int, int, int, int]
@@ -37,35 +37,50 @@ def draw_sheet(
     values: NDArray[Any],
     bar: str,
 ) -> Sheet:
-    """Put panels side by side, or below each other if they are wide; above them a title, below a colour bar and words.
+    """Arrange panels side by side, or below each other if they are wide, with title, colour bar and
+    texts.
 
-    `bar` says what the colours mean. The warning, if there is one, stands below the title in a frame of its own.
+    `bar` is the title of the colour bar. A warning is shown in a frame below the title.
 
     >>> from PIL import Image
     >>> panel = Image.new("RGB", (600, 400))
-    >>> sheet = draw_sheet([panel, panel], "slide 1", ["tumour"], "", Scale(), np.arange(5.0), "attention")
+    >>> values = np.arange(5.0)
+    >>> sheet = draw_sheet([panel, panel], "slide 1", ["tumour"], "", Scale(), values, "attention")
     >>> sheet.picture.width, sheet.panel[2] - sheet.panel[0]
     (1236, 600)
     """
-    pillow, drawing = need("PIL.Image", "slides"), need("PIL.ImageDraw", "slides")
+    pillow, drawing = import_extra("PIL.Image", "slides"), import_extra("PIL.ImageDraw", "slides")
     stacked = len(panels) > 1 and panels[0].width > 2 * panels[0].height
     columns = 1 if stacked else len(panels)
     width = max(columns * (panels[0].width + GAP_PX) + GAP_PX, NARROWEST_PX)
     size = min(max(width // 70, 14), 24)
-    words, small, head = _Words(size, width), _Words(round(size * 0.85), width), _Words(round(size * 1.25), width)
+    words, small, head = (
+        _Words(size, width),
+        _Words(round(size * 0.85), width),
+        _Words(round(size * 1.25), width),
+    )
     above = [*head.wrapped(title)], [*words.wrapped(warning)] if warning else []
     rows = -(-len(panels) // columns)
-    top = GAP_PX + head.step * len(above[0]) + (words.step * len(above[1]) + 2 * GAP_PX if warning else 0)
+    top = (
+        GAP_PX
+        + head.step * len(above[0])
+        + (words.step * len(above[1]) + 2 * GAP_PX if warning else 0)
+    )
     below = top + rows * (panels[0].height + GAP_PX)
     texts = [line for each in lines for line in words.wrapped(each)]
-    named = small.wrapped(f"{bar}, {scale.words}")
+    named = small.wrapped(f"{bar}, {scale.description}")
     end_of_bar = below + small.step * (len(named) + 2) + size + 2 * GAP_PX
     height = end_of_bar + words.step * len(texts) + GAP_PX
     sheet = pillow.new("RGB", (width, height), PAPER)
     draw = drawing.Draw(sheet)
     at = head.write(draw, above[0], GAP_PX // 2)
     if warning:
-        box = (GAP_PX, at + GAP_PX // 2, width - GAP_PX, at + GAP_PX + words.step * len(above[1]) + GAP_PX // 2)
+        box = (
+            GAP_PX,
+            at + GAP_PX // 2,
+            width - GAP_PX,
+            at + GAP_PX + words.step * len(above[1]) + GAP_PX // 2,
+        )
         draw.rectangle(box, fill=(255, 243, 214), outline=(230, 159, 0), width=2)
         words.write(draw, above[1], at + GAP_PX, indent=GAP_PX, colour=(122, 75, 0))
     indent = (width - columns * (panels[0].width + GAP_PX) + GAP_PX) // 2
@@ -81,8 +96,11 @@ def draw_sheet(
 
 
 def draw_scale_bar(picture: Image, microns_per_px: float) -> None:
-    """Draw a bar of a round length in the lower left corner, and say how long it is."""
-    drawing, fonts = need("PIL.ImageDraw", "slides"), need("PIL.ImageFont", "slides")
+    """Draw a bar of a round length with its length in the lower left corner."""
+    drawing, fonts = (
+        import_extra("PIL.ImageDraw", "slides"),
+        import_extra("PIL.ImageFont", "slides"),
+    )
     microns = round_length(picture.width * BAR_SHARE * microns_per_px)
     length = microns / microns_per_px
     size = min(max(picture.width // 45, 11), 22)
@@ -92,11 +110,13 @@ def draw_scale_bar(picture: Image, microns_per_px: float) -> None:
     draw.rectangle((left, bottom - size // 4, left + length - 1, bottom), fill=INK)
     words = f"{microns / 1000:g} mm" if microns >= 1000 else f"{microns:g} microns"
     place = (left, bottom - size // 4 - round(size * 1.5))
-    draw.text(place, words, fill=INK, font=fonts.load_default(size), stroke_width=2, stroke_fill=PAPER)
+    draw.text(
+        place, words, fill=INK, font=fonts.load_default(size), stroke_width=2, stroke_fill=PAPER
+    )
 
 
 def round_length(longest: float) -> float:
-    """The longest of 1, 2, 5, 10, 20, … that fits.
+    """The largest of 1, 2, 5, 10, 20, … up to a limit.
 
     >>> round_length(730), round_length(0.3), round_length(2000.0)
     (500, 0.2, 2000)
@@ -110,10 +130,14 @@ class _Words:
     """Text of one size on a sheet of one width."""
 
     def __init__(self, size: int, width: int) -> None:
-        self.font, self.width, self.step = need("PIL.ImageFont", "slides").load_default(size), width, round(size * 1.45)
+        self.font, self.width, self.step = (
+            import_extra("PIL.ImageFont", "slides").load_default(size),
+            width,
+            round(size * 1.45),
+        )
 
     def wrapped(self, text: str) -> list[str]:
-        """The text in lines that fit; a word that is too long for a line is cut."""
+        """Wrap a text into lines; words longer than a line are truncated."""
         lines: list[str] = []
         for word in text.split():
             longer = f"{lines[-1]} {word}" if lines else word
@@ -129,9 +153,14 @@ class _Words:
         return word
 
     def write(
-        self, draw: Any, lines: Sequence[str], top: int, indent: int = 0, colour: tuple[int, int, int] = INK
+        self,
+        draw: Any,
+        lines: Sequence[str],
+        top: int,
+        indent: int = 0,
+        colour: tuple[int, int, int] = INK,
     ) -> int:
-        """Write lines below each other; where the next one would be."""
+        """Write lines below each other, and return the position of the next one."""
         for line in lines:
             draw.text((GAP_PX + indent, top), line, fill=colour, font=self.font)
             top += self.step
@@ -141,7 +170,7 @@ class _Words:
 def _draw_colour_bar(
     draw: Any, words: _Words, scale: Scale, values: NDArray[Any], place: tuple[int, int, int, int]
 ) -> None:
-    """A bar from left to right, `size` pixels high, with its ticks below."""
+    """A horizontal bar, `size` pixels high, with ticks below."""
     left, top, right, size = place
     for x, colour in enumerate(scale.colours(np.linspace(0, 1, right - left)).tolist(), start=left):
         draw.line((x, top, x, top + size), fill=tuple(colour))
@@ -150,4 +179,10 @@ def _draw_colour_bar(
         draw.line((at, top + size, at, top + size + 4), fill=INK, width=1)
         anchor = "la" if share == 0 else "ra" if share == 1 else "ma"
         for row, (label, colour) in enumerate(zip(labels, (INK, MUTED))):
-            draw.text((at, top + size + 5 + row * words.step), label, fill=colour, font=words.font, anchor=anchor)
+            draw.text(
+                (at, top + size + 5 + row * words.step),
+                label,
+                fill=colour,
+                font=words.font,
+                anchor=anchor,
+            )

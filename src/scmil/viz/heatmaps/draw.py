@@ -1,38 +1,38 @@
-"""Score every slide of a folder, and draw what is not yet drawn."""
+"""Score every slide of a folder, and draw the sheets that are missing or out of date."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from scmil.bags.slide_ids import slide_id
+from scmil.core.jobs.failure_log import FailureLog
+from scmil.core.jobs.locks import safe_name
+from scmil.core.jobs.resume import JobOutcome, for_each
+from scmil.core.outputs import Outputs
+from scmil.core.text import encode_utf8
 from scmil.errors import OptionError
-from scmil.core.files import unquoted, utf8
+from scmil.viz.drawing.colour_scale import Numbers, scale_for
 from scmil.viz.heatmaps.index import index_page
 from scmil.viz.heatmaps.slide_files import Maps, is_ours
 from scmil.viz.heatmaps.sources import Sources
-from scmil.bags.labels import slide_id
-from scmil.outputs import Outputs
-from scmil.viz.drawing.colour_scale import Numbers, scale_for
-from scmil.core.jobs.work import Ledger, Outcome, for_each, safe_name
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
-    from scmil.models.tile_scores import ScoreSet
+    from scmil.models.score_files import ScoreSet
 
-Progress: TypeAlias = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+Progress: TypeAlias = Callable[[str, int, int], None]  # stage, number done, total
 STAGE, INDEX = "heatmap", "index.html"
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What became of the slides: the folder, the outcome, the causes of what failed; the scale, if it is one for all."""
+class DrawnHeatmaps:
+    """The folder, the outcome, the causes of failures, and the scale if all slides share one."""
 
     out: Path
-    outcome: Outcome
+    outcome: JobOutcome
     failed: dict[str, str]
     scale: str | None
 
@@ -52,13 +52,14 @@ def draw_heatmaps(
     device: str = "cpu",
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Drawn:
-    """Score every slide and draw its map; by default into `maps/<score>` of the model's folder.
+) -> DrawnHeatmaps:
+    """Score every slide and draw its heatmap, by default in `maps/<score>` of the model's folder.
 
-    With `slides`, the maps lie over the slides themselves, and annotations beside these, or in `annotations`, are outlined
-    (`<slide>.xml` of ASAP, `<slide>.geojson` of QuPath); without, they lie on a plain ground of the slide's shape. `labels`
-    are the classes of slides by name, where bags and model do not know them. What fails goes to `failures.csv`. Files of
-    `out` that this did not write are rejected, unless `overwrite`.
+    With `slides`, heatmaps are drawn over the slides, with annotations from the folder
+    `annotations` or from beside the slides (`<slide>.xml` of ASAP, `<slide>.geojson` of QuPath);
+    otherwise on a plain background. `labels` are class names by slide id, for bags and models
+    without labels. Slides that fail are logged in `failures.csv` and skipped. Files in `out` that
+    were not written by this function are rejected, unless `overwrite`.
     """
     from scmil.studies import score_folder
 
@@ -69,68 +70,90 @@ def draw_heatmaps(
         if progress:
             progress(stage, done, len(bags))
 
-    scored = score_folder(model, bags, device=device, progress=lambda done: count("scoring, slides", done))
+    scored = score_folder(
+        model, bags, device=device, progress=lambda done: count("scoring, slides", done)
+    )
     good = set(scored.scores).difference(scored.failed)
-    ids = [id for id in bags.ids if id in good]
-    next(_values(scored.scores, ids, score), None)  # a score that the model does not have is refused here
+    ids = [bag_id for bag_id in bags.ids if bag_id in good]
+    # Raises an error if the model does not have this score.
+    next(_values(scored.scores, ids, score), None)
     same = scale_for(score, _values(scored.scores, ids, score), same=True) if same_scale else None
-    maps = Maps(scored.scores, sources, out, score, same, tiff, geojson, *_known(Path(model), bags, labels or {}))
+    maps = Maps(
+        scored.scores,
+        sources,
+        out,
+        score,
+        same,
+        tiff,
+        geojson,
+        *_labels_and_splits(Path(model), bags, labels or {}),
+    )
     outputs = Outputs(out, STAGE, overwrite)
     outputs.check(out / INDEX)
-    for id in ids:
-        outputs.check(*maps.files(id), marked=is_ours)
-    for id in ids:
-        maps.forget_if_changed(id)
+    for bag_id in ids:
+        outputs.check(*maps.files(bag_id), marked=is_ours)
+    for bag_id in ids:
+        maps.delete_if_outdated(bag_id)
     seen: list[str] = []
 
-    def on_done(id: str, state: str) -> None:
-        seen.append(id)
+    def on_done(bag_id: str, state: str) -> None:
+        seen.append(bag_id)
         count("drawing, slides", len(seen))
 
-    ledger = Ledger(out)
+    failure_log = FailureLog(out)
     outcome = for_each(
         ids,
         maps.draw,
         target=maps.picture,
-        ledger=ledger,
+        failure_log=failure_log,
         stage=STAGE,
         retry_failed=True,
         on_done=on_done,
         name=str,
         source=sources.file,
     )
-    _enter(ledger, scored.failed, ids)
-    failed = {failure.slide: failure.cause for failure in ledger.read() if failure.slide in bags.ids}
-    outputs.write(out / INDEX, utf8(index_page(maps, Path(model).resolve().name, failed)))
-    return Drawn(out, outcome, failed, same.words if same else None)
+    _log_scoring_failures(failure_log, scored.failed, ids)
+    failed = {
+        failure.slide: failure.cause for failure in failure_log.read() if failure.slide in bags.ids
+    }
+    outputs.write(out / INDEX, encode_utf8(index_page(maps, Path(model).resolve().name, failed)))
+    return DrawnHeatmaps(out, outcome, failed, same.description if same else None)
 
 
 def _values(scores: ScoreSet, ids: Sequence[str], score: str) -> Iterator[Numbers]:
-    for id in ids:
+    for bag_id in ids:
         try:
-            yield scores[id].of(score)
+            yield scores[bag_id].of(score)
         except OptionError:
             raise
-        except Exception:  # whatever a damaged file causes: its slide fails when it is drawn, and is written down there
+        except Exception:  # a damaged file: its slide fails and is logged when it is drawn
             continue
 
 
-def _enter(ledger: Ledger, failed: Mapping[str, str], good: Sequence[str]) -> None:
-    """Slides that could not even be scored belong into our ledger, too, and out of it when they can."""
-    for failure in [each for each in ledger.read() if each.stage == "score" and each.slide in good]:
-        ledger.clear(failure.slide, failure.stage)
-    for id, cause in failed.items():
-        ledger.add(id, "score", cause)
+def _log_scoring_failures(
+    failure_log: FailureLog, failed: Mapping[str, str], good: Sequence[str]
+) -> None:
+    """Copy the failures of scoring to this log, and clear those that no longer fail."""
+    for failure in [
+        each for each in failure_log.read() if each.stage == "score" and each.slide in good
+    ]:
+        failure_log.clear(failure.slide, failure.stage)
+    for bag_id, cause in failed.items():
+        failure_log.add(bag_id, "score", cause)
 
 
-def _known(model: Path, bags: BagSet, labels: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The class of each slide by name, as far as somebody knows it, and the part of the study that it was in."""
-    path = model / "predictions.csv"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    rows = [
-        {str(key): unquoted(str(cell or "")) for key, cell in row.items()} for row in csv.DictReader(io.StringIO(text))
-    ]
-    names = {row["slide_id"]: row["y_true"] for row in rows if row.get("slide_id") and row.get("y_true")}
-    names |= {id: bags.classes[label] for id, label in zip(bags.ids, bags.labels) if label is not None}
-    names |= {id: labels[slide_id(id)] for id in bags.ids if slide_id(id) in labels}
-    return names, {row["slide_id"]: row["part"] for row in rows if row.get("slide_id") and row.get("part")}
+def _labels_and_splits(
+    model: Path, bags: BagSet, labels: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The class name of each slide, if it is known, and the split of the slide in training."""
+    from scmil.models.predictions_file import read_training_slides
+
+    slides = read_training_slides(model)
+    names = {name: slide.label for name, slide in slides.items() if slide.label}
+    names |= {
+        bag_id: bags.classes[label]
+        for bag_id, label in zip(bags.ids, bags.labels)
+        if label is not None
+    }
+    names |= {bag_id: labels[slide_id(bag_id)] for bag_id in bags.ids if slide_id(bag_id) in labels}
+    return names, {name: slide.split for name, slide in slides.items() if slide.split}

@@ -1,4 +1,4 @@
-"""What QuPath is to know of each tile."""
+"""The measurements of each tile in QuPath."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from scmil.viz.drawing.colour_scale import Numbers, ranks
 
 
 def measurements(scores: Scores, score: str = "attention") -> dict[str, Numbers]:
-    """All scores of the tiles under short names; `percentile` is that of the chosen score.
+    """All tile scores by their short names; `percentile` is that of the given score.
 
-    >>> from scmil.models.tile_scores import _small_bag, _small_model, score_bag
-    >>> list(measurements(score_bag(_small_model(), _small_bag(), ("normal", "tumour")), "atom:3"))
-    ['attention', 'ratio', 'percentile', 'prob_normal', 'prob_tumour', 'lambda', 'sparsity', 'top_atom', 'atom_3']
+    >>> import torch
+    >>> from scmil import Bag, build_model
+    >>> from scmil.models.tile_scores import score_bag
+    >>> model = build_model(16, 2, "abmil", sparse_coding={"atoms": 8}, embed=[16], seed=0)
+    >>> bag = Bag("slide", torch.eye(9, 16), xy=torch.tensor([[256 * i, 0] for i in range(9)]))
+    >>> scores = score_bag(model, bag, ("normal", "tumour"))
+    >>> list(measurements(scores, "atom:3"))
+    ['attention', 'ratio', 'percentile', 'prob_normal', 'prob_tumour', 'lambda', 'sparsity',
+     'top_atom', 'atom_3']
     """
     found = {"attention": scores.of("attention"), "ratio": scores.of("ratio")}
     found["percentile"] = 100 * ranks(scores.of(score))
@@ -28,7 +34,7 @@ def measurements(scores: Scores, score: str = "attention") -> dict[str, Numbers]
 
 
 def top_atoms(codes: Codes) -> Numbers:
-    """The atom that each tile uses most strongly, whatever the sign; NaN for a tile that uses none.
+    """The atom with the largest |code| of each tile; NaN for a tile that uses none.
 
     >>> top_atoms(Codes.of(np.array([[0, 2.0, -3.0], [0, 0, 0], [1.0, 0, 0.5]])))
     array([ 2., nan,  0.])

@@ -1,4 +1,4 @@
-"""Where the slides and their annotations are."""
+"""Find the slides and their annotations."""
 
 from __future__ import annotations
 
@@ -6,55 +6,67 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scmil.bags.slide_ids import slide_id
 from scmil.encoding.cohort import find_cohort
 from scmil.errors import DataError, OptionError
-from scmil.bags.labels import slide_id
 from scmil.slides.annotations.lookup import find_annotation
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The files of slides by the slides' ids, and the folder of annotations, if there is one."""
+    """The files of slides by slide id, and the folder of annotations, if there is one."""
 
-    slides: Mapping[str, list[Path]]  # several files for one id are refused when the slide is drawn
-    folder: Path | None  # None: no slides are given
+    slides: Mapping[
+        str, list[Path]
+    ]  # several files for one bag_id are an error when the slide is drawn
+    folder: Path | None  # None without slides
     annotations: Path | None
 
     @classmethod
     def of(cls, slides: str | Path | None, annotations: str | Path | None, out: Path) -> Sources:
-        """Look for the slides; our own pictures, which may be below the same folder, are none."""
+        """Find the slides; sheets in `out`, which may be in the same folder, are not slides."""
         folder, drawn = (None if path is None else Path(path) for path in (slides, annotations))
         if out.resolve() in [path.resolve() for path in (folder, drawn) if path is not None]:
             raise OptionError(
-                f"{out} holds slides or annotations. Give --out a folder of its own, so that none is lost."
+                f"{out} contains slides or annotations. Choose another folder with --out, so that "
+                "no file is replaced."
             )
         if drawn is not None and not drawn.is_dir():
-            raise DataError(f"{drawn} is not a folder. Give the one with the files <slide>.xml or <slide>.geojson.")
+            raise DataError(
+                f"{drawn} is not a folder. Give the folder with <slide>.xml or <slide>.geojson "
+                "files."
+            )
         found: dict[str, list[Path]] = {}
         for source in find_cohort(folder) if folder is not None else ():
             if out.resolve() not in source.path.resolve().parents:
                 found.setdefault(slide_id(source.id), []).append(source.path)
         return cls(found, folder, drawn)
 
-    def file(self, id: str) -> str:
-        """The file of a slide, for the ledger."""
-        return ", ".join(map(str, self.slides.get(slide_id(id), [])))
+    def file(self, bag_id: str) -> str:
+        """The file of a slide, for the failure log."""
+        return ", ".join(map(str, self.slides.get(slide_id(bag_id), [])))
 
-    def slide(self, id: str) -> Path | None:
-        """The file of a slide; None if no slides are given."""
+    def slide(self, bag_id: str) -> Path | None:
+        """The file of a slide; None without slides."""
         if self.folder is None:
             return None
-        paths = self.slides.get(slide_id(id), [])
+        paths = self.slides.get(slide_id(bag_id), [])
         if not paths:
             raise DataError(
-                f"{self.folder} has no slide {id!r}. Put its file there, or leave --slides out to draw on a plain ground."
+                f"{self.folder} has no slide {bag_id!r}. Add its file, or omit --slides to draw on "
+                "a plain background."
             )
         if len(paths) > 1:
             names = ", ".join(path.name for path in paths)
-            raise DataError(f"{self.folder} has {len(paths)} files for slide {id!r}: {names}. Keep one.")
+            raise DataError(
+                f"{self.folder} has {len(paths)} files for slide {bag_id!r}: {names}. Keep only "
+                "one."
+            )
         return paths[0]
 
-    def annotation(self, id: str) -> Path | None:
-        """The annotation of a slide: in the folder of annotations, or else beside the slide."""
-        beside = [path.parent for path in self.slides.get(slide_id(id), [])]
-        return find_annotation(slide_id(id), *(beside if self.annotations is None else [self.annotations]))
+    def annotation(self, bag_id: str) -> Path | None:
+        """The annotation of a slide, in the folder of annotations or beside the slide."""
+        beside = [path.parent for path in self.slides.get(slide_id(bag_id), [])]
+        return find_annotation(
+            slide_id(bag_id), *(beside if self.annotations is None else [self.annotations])
+        )

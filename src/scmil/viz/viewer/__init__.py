@@ -1,8 +1,9 @@
-"""Slides, heatmaps, tiles and atoms in the browser: a page that this computer serves to itself, and that only reads files.
+"""The viewer: slides, heatmaps, tiles and atoms in the browser, served on this computer only.
 
-`library` knows what there is to show, `pixels` cuts pictures, `layer` makes QuPath's file, `answers` puts them together,
-`guard` and `connections` reject strangers, `workers` are its threads, `server` ties all to addresses, `browser` opens the
-page. The page in `static/` is plain JavaScript around OpenSeadragon, and asks nobody else.
+The viewer only reads files. `library` lists what can be shown, `pixels` cuts images from slides,
+`export` writes the layer for QuPath, `responses` combines them, `access` and `connections` check
+requests, `workers` has the threads, `server` has the addresses, and `browser` opens the page. The
+page in `static/` is plain JavaScript with OpenSeadragon and loads nothing from other servers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The layer that is on the screen, as a file for QuPath: one detection a tile, with its scores as measurements."""
+"""Export the displayed layer for QuPath: one detection per tile, its scores as measurements."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from scmil.viz.drawing.qupath import write_detections
 
 
 def layer_geojson(scores: Scores, kind: str, least: float | None = None) -> bytes:
-    """The tiles whose score is `least` or more, in level-0 pixels; of an atom those that use it, by the size of their code.
+    """The tiles with a score of at least `least`, in level-0 pixels; for an atom, the tiles that
+    use it, compared by |code|.
 
     >>> import json
-    >>> from scmil.models.tile_scores import _small_bag, _small_model, score_bag
-    >>> page = json.loads(layer_geojson(score_bag(_small_model(), _small_bag()), "attention"))
-    >>> tile = page["features"][0]
-    >>> len(page["features"]), tile["geometry"]["coordinates"][0][:3], tile["properties"]["objectType"]
-    (9, [[0, 0], [256, 0], [256, 256]], 'detection')
+    >>> import torch
+    >>> from scmil import Bag, build_model
+    >>> from scmil.models.tile_scores import score_bag
+    >>> model = build_model(16, 2, "abmil", sparse_coding={"atoms": 8}, embed=[16], seed=0)
+    >>> bag = Bag("slide", torch.eye(9, 16), xy=torch.tensor([[256 * i, 0] for i in range(9)]))
+    >>> scores = score_bag(model, bag, ("normal", "tumour"))
+    >>> features = json.loads(layer_geojson(scores, "attention"))["features"]
+    >>> len(features), features[0]["properties"]["objectType"]
+    (9, 'detection')
+    >>> features[0]["geometry"]["coordinates"][0][:3]
+    [[0, 0], [256, 0], [256, 256]]
     """
     shown = shown_tiles(scores.of(kind), kind, least)
     plain = [name for name in scores.kinds() if not name.startswith("atom:")]
@@ -32,10 +39,13 @@ def layer_geojson(scores: Scores, kind: str, least: float | None = None) -> byte
 
 
 def shown_tiles(values: NDArray[np.float64], kind: str, least: float | None) -> NDArray[np.bool_]:
-    """Which tiles the layer shows. In single precision, as the page has them, so that the limit itself is shown.
+    """Which tiles the layer shows. Compared in single precision, as on the page, so that a tile at
+    the limit is shown.
 
-    >>> shown_tiles(np.array([0.0, -0.5, 0.25]), "atom:3", None), shown_tiles(np.array([0.1, 0.2]), "attention", 0.2)
-    (array([False,  True,  True]), array([False,  True]))
+    >>> shown_tiles(np.array([0.0, -0.5, 0.25]), "atom:3", None)
+    array([False,  True,  True])
+    >>> shown_tiles(np.array([0.1, 0.2]), "attention", 0.2)
+    array([False,  True])
     """
     strength = np.abs(values) if kind.startswith("atom:") else values
     used = values != 0 if kind.startswith("atom:") else np.ones(len(values), bool)

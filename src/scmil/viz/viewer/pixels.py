@@ -1,4 +1,4 @@
-"""Pictures cut from slides while somebody looks: pyramid tiles of any format, at interactive speed."""
+"""Cut images from slides at interactive speed: pyramid tiles, and the tiles of a model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from scmil.core.extras import need
+from scmil.core.extras import import_extra
 from scmil.slides import open_slide
 
 if TYPE_CHECKING:
     from scmil.slides import Slide
     from scmil.slides.readers import Pixels
 
-TILE_PX = 256  # as most files are stored, and without overlap: a tile of the screen is then a tile of the file
+# The tile size of most files, without overlap: one tile on the screen is one tile of the file.
+TILE_PX = 256
 QUALITY = 80
 CACHE_BYTES = 256 * 2**20
 MOST_OPEN = 16  # slides
@@ -36,7 +37,7 @@ def depth(size: tuple[int, int]) -> int:
 
 
 def cut(slide: Slide, level: int, column: int, row: int) -> Pixels:
-    """One tile of the pyramid, smaller at the right and the lower edge; KeyError where there is none."""
+    """One tile of the pyramid, smaller at the right and the lower edge; KeyError outside of it."""
     finest = depth(slide.size)
     if not 0 <= level <= finest:
         raise KeyError(level)
@@ -50,64 +51,67 @@ def cut(slide: Slide, level: int, column: int, row: int) -> Pixels:
 
 
 def picture(slide: Slide, xy: tuple[int, int], side: float) -> Pixels:
-    """A model's tile, as large as it is on the slide, or reduced to what a page shows."""
+    """A tile of a model at the resolution of the slide, at most 256 pixels wide."""
     pixels = max(min(round(side), PICTURE_PX), 1)
     return slide.read(xy, pixels, slide.mpp * side / pixels)
 
 
 def as_jpeg(pixels: Pixels) -> bytes:
-    """The pixels as a browser takes them."""
+    """Encode pixels as JPEG."""
     content = io.BytesIO()
-    need("PIL.Image", "slides").fromarray(pixels).save(content, "JPEG", quality=QUALITY)
+    import_extra("PIL.Image", "slides").fromarray(pixels).save(content, "JPEG", quality=QUALITY)
     return content.getvalue()
 
 
 class Cache:
-    """Pictures that were cut, the oldest dropped when they take too many bytes; what two ask for at once is cut once.
+    """A least-recently-used cache of images, limited in bytes; concurrent requests for one image
+    make it once.
 
     >>> cache = Cache(8)
-    >>> cache.get("a", lambda: b"12345"), cache.get("a", lambda: b"never made"), cache.get("b", lambda: b"6789")
-    (b'12345', b'12345', b'6789')
-    >>> cache.bytes, cache.get("a", lambda: b"made again")
-    (4, b'made again')
+    >>> cache.get("a", lambda: b"12345"), cache.get("a", lambda: b"not called")
+    (b'12345', b'12345')
+    >>> cache.get("b", lambda: b"6789"), cache.bytes
+    (b'6789', 4)
+    >>> cache.get("a", lambda: b"made again")
+    b'made again'
     """
 
     def __init__(self, most_bytes: int = CACHE_BYTES) -> None:
         self.most_bytes, self.bytes = most_bytes, 0
-        self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._coming: dict[Hashable, Future[bytes]] = {}
+        self._images: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._pending: dict[Hashable, Future[bytes]] = {}
         self._lock = Lock()
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """What is kept under a key, or is made now."""
+        """The image of a key; `make` is called if it is not in the cache."""
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-            coming = self._coming.get(key)
-            mine: Future[bytes] = Future()
-            if coming is None:
-                self._coming[key] = mine
-        if coming is not None:
-            return coming.result()
+            if key in self._images:
+                self._images.move_to_end(key)
+                return self._images[key]
+            pending = self._pending.get(key)
+            future: Future[bytes] = Future()
+            if pending is None:
+                self._pending[key] = future
+        if pending is not None:
+            return pending.result()
         try:
-            made = make()
+            image = make()
         except BaseException as error:
             with self._lock:
-                del self._coming[key]
-            mine.set_exception(error)
+                del self._pending[key]
+            future.set_exception(error)
             raise
         with self._lock:
-            del self._coming[key]
-            self._keep(key, made)
-        mine.set_result(made)
-        return made
+            del self._pending[key]
+            self._store(key, image)
+        future.set_result(image)
+        return image
 
-    def _keep(self, key: Hashable, made: bytes) -> None:
-        self._kept[key] = made
-        self.bytes += len(made)
+    def _store(self, key: Hashable, image: bytes) -> None:
+        self._images[key] = image
+        self.bytes += len(image)
         while self.bytes > self.most_bytes:
-            _, dropped = self._kept.popitem(last=False)
+            _, dropped = self._images.popitem(last=False)
             self.bytes -= len(dropped)
 
 
@@ -115,13 +119,13 @@ Identity = tuple[Path, int, int, int]
 
 
 def identity(path: Path) -> Identity:
-    """What changes when another file is put in the place of a slide: inode, size and time of change."""
+    """Path, inode, size and modification time, which differ if a slide file was replaced."""
     state = path.stat()
     return path, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 class OpenSlides:
-    """Slides that stay open while they are looked at; the one longest unused is closed when there are too many."""
+    """Keeps slides open; if there are too many, the least recently used one is closed."""
 
     def __init__(self, most: int = MOST_OPEN) -> None:
         self.most = most
@@ -134,10 +138,10 @@ class OpenSlides:
 
     @contextmanager
     def use(self, path: Path, mpp: float | None = None) -> Iterator[Slide]:
-        """An open slide; many may use it at once. `mpp` is for files that do not say it."""
+        """An open slide, for any number of threads; `mpp` is used if the file has none."""
         file = identity(path)
         with self._lock:
-            slide = self._open.pop(file, None) or _opened(path, mpp)
+            slide = self._open.pop(file, None) or _open_with_mpp(path, mpp)
             self._open[file] = slide
             self._users[file] = self._users.get(file, 0) + 1
         try:
@@ -148,12 +152,14 @@ class OpenSlides:
                 self._close_idle()
 
     def _close_idle(self) -> None:
-        for file in [file for file in self._open if not self._users[file]][: max(len(self._open) - self.most, 0)]:
+        for file in [file for file in self._open if not self._users[file]][
+            : max(len(self._open) - self.most, 0)
+        ]:
             self._open.pop(file).close()
             del self._users[file]
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         with self._lock:
             for slide in self._open.values():
                 slide.close()
@@ -161,9 +167,10 @@ class OpenSlides:
             self._users.clear()
 
 
-def _opened(path: Path, mpp: float | None) -> Slide:
+def _open_with_mpp(path: Path, mpp: float | None) -> Slide:
     slide = open_slide(path)
     if slide.known_mpp is not None:
         return slide
     slide.close()
-    return open_slide(path, mpp=mpp or 1.0)  # of no consequence: windows are asked for as multiples of it
+    # Any value works, because windows are read at multiples of it.
+    return open_slide(path, mpp=mpp or 1.0)

@@ -1,4 +1,4 @@
-"""What the viewer answers, without the web: slides and tiles by their numbers, never by a path."""
+"""The contents of all responses: slides and tiles are identified by numbers, never by a path."""
 
 from __future__ import annotations
 
@@ -10,31 +10,41 @@ from typing import Any
 import numpy as np
 
 from scmil.errors import DataError
-from scmil.slides.apart import Outlines
-from scmil.viz.drawing.tiles import COLOURS
+from scmil.slides.annotations.isolated import Outlines
+from scmil.viz.drawing.colour_scale import COLOURS
 from scmil.viz.viewer.library import Library
-from scmil.viz.viewer.pixels import TILE_PX, Cache, OpenSlides, as_jpeg, cut, depth, identity, picture
+from scmil.viz.viewer.pixels import (
+    TILE_PX,
+    Cache,
+    OpenSlides,
+    as_jpeg,
+    cut,
+    depth,
+    identity,
+    picture,
+)
 
 JPEG, PNG = "image/jpeg", "image/png"
 BLANK = np.full((TILE_PX, TILE_PX, 3), 235, np.uint8)
 
 
-class Answers:
-    """All answers of the viewer, as plain functions of numbers."""
+class Responses:
+    """The contents of all responses of the viewer, as functions of numbers."""
 
     def __init__(self, library: Library) -> None:
-        self.library, self.cache, self.open, self.outlines = library, Cache(), OpenSlides(), Outlines()
+        self.library = library
+        self.cache, self.open_slides, self.annotations = Cache(), OpenSlides(), Outlines()
 
     def slides(self) -> dict[str, Any]:
-        """The list, and the colours of the scale."""
+        """The list of slides, and the colours of the scale."""
         return {**self.library.page(), "colours": COLOURS.tolist()}
 
     def slide(self, slide: int, model: int) -> dict[str, Any]:
-        """The size of a slide, and the tiles of a model on it."""
-        shown = self.library.slides[slide]
+        """The size of a slide, and its tiles."""
+        listed = self.library.slides[slide]
         size, mpp = self.library.extent(slide)
-        if shown.path:
-            with self.open.use(shown.path, mpp) as opened:
+        if listed.path:
+            with self.open_slides.use(listed.path, mpp) as opened:
                 size = opened.size
                 mpp = opened.known_mpp if opened.mpp_source != "given" else mpp
         if size is None:
@@ -42,62 +52,57 @@ class Answers:
         return {"size": size, "mpp": mpp, "levels": depth(size), **self.library.tiles(model, slide)}
 
     def pyramid(self, slide: int, level: int, column: int, row: int) -> bytes:
-        """A tile of the deep zoom; plain grey if there is no file of the slide."""
-        shown = self.library.slides[slide]
-        if shown.path is None:
-            return self.cache.get("blank", lambda: as_jpeg(BLANK))
-        return self._cut(slide, cut, level, column, row)
+        """A tile of the image pyramid; plain grey if the slide has no file."""
+        return self._read_image(slide, cut, level, column, row)
 
     def tile(self, slide: int, model: int, tile: int) -> bytes:
-        """The picture of one tile of a model."""
+        """The image of one tile of a model."""
         scores = self.library.scores(model, slide)
         if tile >= len(scores):
             raise KeyError(tile)
         x, y = scores.xy[tile].tolist()
-        return self._picture(slide, (x, y), scores.side)
+        return self._read_image(slide, picture, (x, y), scores.side)
 
     def atom_picture(self, model: int, atom: int, number: int) -> tuple[bytes, str]:
-        """A picture of the atlas and its kind; if its file is not there, it is cut from the slide."""
-        found = self.library.atom_picture(model, atom, number)
-        if isinstance(found, Path):
-            return found.read_bytes(), PNG if found.suffix.lower() == ".png" else JPEG
-        slide = self.library.index(str(found["slide"]))
+        """An image of the atlas and its media type; without a file it is cut from the slide."""
+        image = self.library.atom_picture(model, atom, number)
+        if isinstance(image, Path):
+            return image.read_bytes(), PNG if image.suffix.lower() == ".png" else JPEG
+        slide = self.library.index(str(image["slide"]))
         if slide is None:
-            raise KeyError(found["slide"])
+            raise KeyError(image["slide"])
         try:
-            x, y, side = int(found["x"]), int(found["y"]), float(found["side"])
+            x, y, side = int(image["x"]), int(image["y"]), float(image["side"])
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError(
-                f"tile {number} of atom {atom} has no place in the atlas: {error}. Make it again."
+                f"tile {number} of atom {atom} has no valid position in the atlas: {error}. "
+                "Run scmil atlas again."
             ) from None
         if not 0 < side < math.inf:
             raise DataError(
-                f"tile {number} of atom {atom} has the side {side} in the atlas. Make it again: scmil atlas"
+                f"tile {number} of atom {atom} has a side of {side} pixels in the atlas, expected "
+                "a positive number. Run scmil atlas again."
             )
-        return self._picture(slide, (x, y), side), JPEG
+        return self._read_image(slide, picture, (x, y), side), JPEG
 
-    def _picture(self, slide: int, xy: tuple[int, int], side: float) -> bytes:
-        if self.library.slides[slide].path is None:
-            return self.cache.get("blank", lambda: as_jpeg(BLANK))
-        return self._cut(slide, picture, xy, side)
-
-    def _cut(self, slide: int, how: Callable[..., Any], *where: Any) -> bytes:
+    def _read_image(self, slide: int, read: Callable[..., Any], *position: Any) -> bytes:
+        """Read an image from a slide, or from the cache; plain grey if the slide has no file."""
         path = self.library.slides[slide].path
         if path is None:
-            raise KeyError(slide)
+            return self.cache.get("blank", lambda: as_jpeg(BLANK))
 
         def make() -> bytes:
-            with self.open.use(path) as opened:
-                return as_jpeg(how(opened, *where))
+            with self.open_slides.use(path) as opened:
+                return as_jpeg(read(opened, *position))
 
-        return self.cache.get((how.__name__, identity(path), *where), make)
+        return self.cache.get((read.__name__, identity(path), *position), make)
 
-    def truth(self, slide: int) -> list[list[float]]:
-        """The outlines that people drew, holes included: x, y, x, y, …; read in a process of its own."""
+    def outlines(self, slide: int) -> list[list[float]]:
+        """The annotated outlines including holes: x, y, x, y, …; read in a separate process."""
         path = self.library.annotation(slide)
-        return [] if path is None else self.outlines.read(path)
+        return [] if path is None else self.annotations.read(path)
 
     def close(self) -> None:
-        """Let go of all slides; nobody may be reading one."""
-        self.outlines.stop()
-        self.open.close()
+        """Close all slides; no other thread may use one."""
+        self.annotations.stop()
+        self.open_slides.close()

@@ -1,19 +1,20 @@
-// The highest and the lowest tiles of the slide by the score that is shown, for each model.
+// The tiles of the slide with the highest and the lowest scores, for each model.
 
-import { tilePicture } from "./api.js";
-import { nameOf, said } from "./scale.js";
+import { tileImage } from "./api.js";
+import { formatNumber, nameOfKind } from "./scale.js";
 
 const section = document.querySelector("#gallery");
-const EACH = 12;
+const TILES = 12;
 
-function thumb(pane, tile, onTile) {
+function thumbnail(pane, tile, onTile) {
   const button = document.createElement("button");
   button.className = "thumb";
   button.type = "button";
   button.dataset.tile = tile;
-  const picture = document.createElement("img");
-  Object.assign(picture, { src: tilePicture(pane.slide, pane.model, tile), alt: `tile ${tile}`, loading: "lazy" });
-  button.append(picture, said(pane.scale.values[tile]));
+  const image = document.createElement("img");
+  const src = tileImage(pane.slide, pane.model, tile);
+  Object.assign(image, { src, alt: `tile ${tile}`, loading: "lazy" });
+  button.append(image, formatNumber(pane.scale.values[tile]));
   button.addEventListener("click", () => onTile(pane, tile));
   return button;
 }
@@ -23,20 +24,26 @@ function row(title, pane, tiles, onTile) {
   heading.textContent = title;
   const line = document.createElement("div");
   line.className = "row";
-  line.append(...tiles.map((tile) => thumb(pane, tile, onTile)));
+  line.append(...tiles.map((tile) => thumbnail(pane, tile, onTile)));
   return [heading, line];
 }
 
 export function drawGallery(panes, names, onTile) {
   if (section.hidden) return;
   section.replaceChildren(...panes.filter((pane) => pane.scale).flatMap((pane) => {
-    const of = `${nameOf(pane.scale.kind)}${panes.length > 1 ? ` · ${names[pane.model]}` : ""}`, { order } = pane.scale;
-    return [...row(`Highest ${of}`, pane, order.slice(-EACH).reverse(), onTile), ...row(`Lowest ${of}`, pane, order.slice(0, EACH), onTile)];
+    const { kind, order } = pane.scale;
+    const score = nameOfKind(kind) + (panes.length > 1 ? ` · ${names[pane.model]}` : "");
+    return [
+      ...row(`Highest ${score}`, pane, order.slice(-TILES).reverse(), onTile),
+      ...row(`Lowest ${score}`, pane, order.slice(0, TILES), onTile),
+    ];
   }));
 }
 
 export function markInGallery(tile) {
-  for (const button of section.querySelectorAll(".thumb")) button.setAttribute("aria-current", String(Number(button.dataset.tile) === tile));
+  for (const button of section.querySelectorAll(".thumb")) {
+    button.setAttribute("aria-current", String(Number(button.dataset.tile) === tile));
+  }
 }
 
 export function toggleGallery(button) {

@@ -1,11 +1,17 @@
-// The list of slides: what is true, what each model says, and whether it is right; a word filters it.
+// The list of slides: label, predictions of each model, and a text filter.
 
 const list = document.querySelector("#slides");
 const filter = document.querySelector("#filter");
+const SPLITS = {
+  train: "training split: the model was fitted to this slide",
+  valid: "validation split: epoch and threshold of the model were selected on this slide",
+};
 
-function mark(said) {
-  if (!said || said.correct === null) return ["", ""];
-  return said.correct ? ["✓", "right"] : ["✗", "wrong"];
+const isUnseen = (prediction) => !(prediction.split in SPLITS);
+
+function verdict(prediction) {
+  if (!prediction || prediction.correct === null) return ["", ""];
+  return prediction.correct ? ["✓", "right"] : ["✗", "wrong"];
 }
 
 function span(className, text) {
@@ -15,68 +21,96 @@ function span(className, text) {
   return made;
 }
 
-function lineOf(slide, place, models) {
-  const line = document.createElement("li");
-  line.id = `slide-${place}`;
-  line.setAttribute("role", "option");
+function splitTag(slide) {
+  const split = slide.models.find((prediction) => prediction?.split)?.split;
+  if (!split) return [];
+  const tag = span("split", split);
+  tag.title = SPLITS[split] ?? "not used in training";
+  return [tag];
+}
+
+function predictionRow(prediction, name, several) {
+  const [sign, word] = verdict(prediction), row = document.createElement("div");
+  if (!prediction) {
+    row.append(span("prediction", several ? `${name}: no scores` : "no scores"));
+    return row;
+  }
+  const { predicted, probability } = prediction;
+  row.append(span("prediction", several ? `${name}: ` : "predicted: "));
+  row.append(span(`prediction ${word}`, `${predicted} ${probability.toFixed(2)} ${sign}`.trim()));
+  row.title = `predicted ${predicted} by ${name}, probability ${probability.toFixed(3)}`
+    + (word && `, ${word}`);
+  return row;
+}
+
+function listItem(slide, index, models) {
+  const item = document.createElement("li");
+  item.id = `slide-${index}`;
+  item.setAttribute("role", "option");
   const name = span("name", "");
   const id = document.createElement("b");
   id.textContent = id.title = slide.id;
-  name.append(id);
-  const part = slide.models.find((said) => said?.part)?.part;
-  if (part) {
-    const tag = span("part", part);
-    tag.title = { train: "the model has learned from this slide", valid: "the epoch was chosen on this slide" }[part] ?? "the model has not seen this slide";
-    name.append(tag);
-  }
-  const truth = slide.label === null ? "label not known" : `is ${slide.label}`;
-  const rows = slide.models.map((said, model) => {
-    const [sign, word] = mark(said), row = document.createElement("div");
-    if (models.length === 1) row.append(span("said", `${truth} · `));
-    row.append(span(`said ${word}`, said ? `${sign} ${models.length > 1 ? "" : "says "}${said.predicted} ${said.probability.toFixed(2)}` : "not scored"));
-    if (models.length > 1) row.append(span("said", ` · ${models[model].name}`));
-    if (word) row.setAttribute("aria-label", `${truth}, ${models[model].name} says ${said.predicted}, ${word}`);
-    return row;
-  });
-  line.append(name, ...(models.length > 1 ? [span("said", truth)] : []), ...rows);
-  return line;
+  name.append(id, ...splitTag(slide));
+  const rows = slide.models.map((prediction, model) =>
+    predictionRow(prediction, models[model].name, models.length > 1));
+  item.append(name, span("prediction", `label: ${slide.label ?? "unknown"}`), ...rows);
+  return item;
 }
 
-function words(slide) {
-  const said = slide.models.flatMap((one) => (one ? [one.predicted, one.part, mark(one)[1]] : ["unscored"]));
-  return [slide.id, slide.label, ...said].filter(Boolean).join(" ").toLowerCase();
+function searchText(slide) {
+  const texts = slide.models.flatMap((prediction) => (prediction
+    ? [prediction.predicted, prediction.split, verdict(prediction)[1]] : ["unscored"]));
+  return [slide.id, slide.label, ...texts].filter(Boolean).join(" ").toLowerCase();
+}
+
+// Slides of the training and validation splits are not counted: the model was fitted to them.
+function countCorrect(slides, models) {
+  const labelled = models.map((_, model) => slides.map((slide) => slide.models[model])
+    .filter((prediction) => prediction && prediction.correct !== null));
+  const counts = labelled.map((predictions, model) => {
+    const unseen = predictions.filter(isUnseen);
+    const correct = unseen.filter((prediction) => prediction.correct).length;
+    const name = models.length > 1 ? models[model].name : "unseen slides";
+    return unseen.length ? `${name}: ${correct} of ${unseen.length} right` : "";
+  }).filter(Boolean);
+  if (counts.length && models.length > 1) counts.unshift("unseen slides:");
+  const seen = Math.max(...labelled.map((all) => all.filter((one) => !isUnseen(one)).length));
+  return seen ? [...counts, `not counted (train, valid): ${seen}`] : counts;
 }
 
 export class SlideList {
-  constructor(page, onChoose) {
-    Object.assign(this, { slides: page.slides, onChoose, chosen: null });
-    this.lines = page.slides.map((slide, place) => lineOf(slide, place, page.models));
-    this.lines.forEach((line, place) => line.addEventListener("click", () => onChoose(place)));
-    list.append(...this.lines);
+  constructor(page, onSelect) {
+    Object.assign(this, { slides: page.slides, models: page.models, onSelect, selected: null });
+    this.items = page.slides.map((slide, index) => listItem(slide, index, page.models));
+    this.items.forEach((item, index) => item.addEventListener("click", () => onSelect(index)));
+    list.append(...this.items);
     filter.addEventListener("input", () => this.filter());
     this.filter();
   }
 
   filter() {
-    const wanted = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    this.shown = this.slides.flatMap((slide, place) => (wanted.every((word) => words(slide).includes(word)) ? [place] : []));
-    this.lines.forEach((line, place) => { line.hidden = !this.shown.includes(place); });
-    const scored = this.shown.map((place) => this.slides[place].models[0]).filter((said) => said && said.correct !== null);
-    const right = scored.filter((said) => said.correct).length;
-    document.querySelector("#count").textContent =
-      `${this.shown.length} of ${this.slides.length} slides${scored.length ? ` · ${right} of ${scored.length} right` : ""}`;
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const matches = (slide) => words.every((word) => searchText(slide).includes(word));
+    this.shown = this.slides.flatMap((slide, index) => (matches(slide) ? [index] : []));
+    this.items.forEach((item, index) => { item.hidden = !this.shown.includes(index); });
+    const shown = this.shown.map((index) => this.slides[index]);
+    const lines = [
+      `${shown.length} of ${this.slides.length} slides`, ...countCorrect(shown, this.models),
+    ];
+    document.querySelector("#count").replaceChildren(...lines.map((line) => span("line", line)));
   }
 
-  mark(place) {
-    this.chosen = place;
-    this.lines.forEach((line, other) => line.setAttribute("aria-selected", String(other === place)));
-    list.setAttribute("aria-activedescendant", `slide-${place}`);
-    this.lines[place].scrollIntoView({ block: "nearest" });
+  select(index) {
+    this.selected = index;
+    this.items.forEach((item, other) =>
+      item.setAttribute("aria-selected", String(other === index)));
+    list.setAttribute("aria-activedescendant", `slide-${index}`);
+    this.items[index].scrollIntoView({ block: "nearest" });
   }
 
   step(by) {
-    const here = this.shown.indexOf(this.chosen);
-    const next = here < 0 ? 0 : Math.min(Math.max(here + by, 0), this.shown.length - 1);
-    if (this.shown.length && this.shown[next] !== this.chosen) this.onChoose(this.shown[next]);
+    const position = this.shown.indexOf(this.selected);
+    const next = position < 0 ? 0 : Math.min(Math.max(position + by, 0), this.shown.length - 1);
+    if (this.shown.length && this.shown[next] !== this.selected) this.onSelect(this.shown[next]);
   }
 }

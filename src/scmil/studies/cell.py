@@ -1,0 +1,152 @@
+"""Make one run of an experiment: train and score all its folds, and write its files."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scmil.core.atomic import write_atomically
+from scmil.core.extras import import_extra
+from scmil.core.memory import PeakMemory
+from scmil.core.run_format import FORMAT, RESULT
+from scmil.core.tables import records_csv, write_json
+from scmil.stats.groups import group_positions
+from scmil.studies.cell_training import CHECKPOINTS, Progress, Task, Training, train_folds
+from scmil.studies.localise import froc_of_fold, froc_summary
+from scmil.studies.plan import Cell
+from scmil.studies.protocols import Row, ScoredFold, summarise
+from scmil.studies.results import versions
+from scmil.studies.run_bags import RunBags, open_run_bags
+from scmil.studies.run_inputs import check_unchanged
+
+
+def run_cell(
+    cell: Cell, folder: Path, data: Path | None = None, progress: Progress | None = None
+) -> None:
+    """Train and score one run, and write its files, `result.json` last."""
+    if not cell.settings.model.is_network:
+        # Importing a package is not a cost of the method.
+        import_extra("sklearn.linear_model", "statistics")
+    with _one_thread():
+        run_bags = open_run_bags(cell, folder.parents[1], data)
+        _delete_other_checkpoints(folder, run_bags.inputs.digest)
+        start, memory = time.process_time(), PeakMemory()
+        trainings = train_folds(Task(cell, run_bags, folder), progress)
+        check_unchanged(cell, run_bags.bags, run_bags.inputs)
+    result = _result(cell, run_bags, trainings) | {
+        # Of one processor: what runs beside it does not count.
+        "seconds": round(time.process_time() - start, 1),
+        "memory_mib": memory.mib(),
+        "trained": trainings[0].method,
+        "versions": versions(),
+    }
+    ids, labels = run_bags.bags.ids, np.array(run_bags.bags.labels)
+    scored = [fold for training in trainings for fold in training.scored]
+    predictions = (row for fold in scored for row in fold.predictions(ids, labels))
+    history = [row for training in trainings for row in training.history]
+    write_atomically(folder / "predictions.csv", records_csv(predictions))
+    write_atomically(folder / "history.csv", records_csv(history))
+    write_json(folder / RESULT, result)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Add in the same order, and get the same sums, whatever runs beside it."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _result(cell: Cell, run_bags: RunBags, trainings: Sequence[Training]) -> Row:
+    """The first part of `result.json`: settings, data, scores and size of the model."""
+    from scmil.bags.checks import patients_of
+
+    labels, patients = np.array(run_bags.bags.labels), patients_of(run_bags.bags)
+    scored = [fold for training in trainings for fold in training.scored]
+    froc = {
+        (fold.protocol, *key): value
+        for training in trainings
+        for fold in training.scored
+        for key, value in training.froc.items()
+    }
+    rows = _summary_rows(cell, scored, labels, patients)
+    return {
+        "format": FORMAT,
+        "cell": cell.name,
+        "digest": cell.digest,
+        "data": {"digest": run_bags.inputs.digest, "bags": len(run_bags.inputs.ids)},
+        "settings": cell.settings.to_json(),
+        "rows": [row | froc_summary(row, froc) for row in rows],
+        "folds": [fold.row(labels) | froc_of_fold(fold, froc) for fold in scored],
+        "parameters": trainings[0].parameters,
+        "multiply_adds": trainings[0].multiply_adds,
+        "density": trainings[0].density,
+    }
+
+
+def _delete_other_checkpoints(folder: Path, digest: str) -> None:
+    """Delete checkpoints of a training on other data, and record the data of those that follow."""
+    checkpoints, mark = folder / CHECKPOINTS, folder / CHECKPOINTS / "data"
+    if checkpoints.is_dir() and (not mark.is_file() or mark.read_text() != digest):
+        shutil.rmtree(checkpoints)
+    write_atomically(mark, digest.encode())
+
+
+def _summary_rows(
+    cell: Cell,
+    scored: Sequence[ScoredFold],
+    labels: NDArray[np.int64],
+    patients: Sequence[str | None] | None,
+) -> list[Row]:
+    """The summary of every protocol; if patients have several slides, of slides and of patients."""
+    by_protocol = {
+        name: [fold for fold in scored if fold.protocol == name] for name in cell.protocols
+    }
+    rows = [summarise(folds, labels, patients) for folds in by_protocol.values()]
+    slides = _slides_by_patient(labels, patients)
+    if slides is None:
+        return rows
+    patient_labels = labels[[positions[0] for positions in slides]]
+    further = [
+        summarise([_of_patients(fold, slides) for fold in folds], patient_labels, None)
+        for folds in by_protocol.values()
+    ]
+    return [{"level": "slide", **row} for row in rows] + [
+        {"level": "patient", **row} for row in further
+    ]
+
+
+def _slides_by_patient(
+    labels: NDArray[np.int64], patients: Sequence[str | None] | None
+) -> list[list[int]] | None:
+    """Slide indices grouped by patient.
+
+    None if every patient has one slide, or if the slides of a patient have different labels.
+    """
+    slides = group_positions(patients or ())
+    mixed = any(len(set(labels[positions].tolist())) > 1 for positions in slides.values())
+    return None if mixed or len(slides) in (0, len(labels)) else list(slides.values())
+
+
+def _of_patients(fold: ScoredFold, slides: Sequence[Sequence[int]]) -> ScoredFold:
+    """The same fold with a row per patient: the mean probability over the slides."""
+    row = {position: place for place, position in enumerate(fold.test)}
+    tested = [number for number, positions in enumerate(slides) if positions[0] in row]
+    means = [
+        fold.probabilities[[row[position] for position in slides[number]]].mean(0)
+        for number in tested
+    ]
+    return replace(fold, test=tuple(tested), probabilities=np.stack(means))
