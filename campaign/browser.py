@@ -1,4 +1,4 @@
-"""A browser as far as its cache goes: it asks again only for what the server has not allowed it to keep."""
+"""The cache and cookies of a browser: only what the server allows is cached."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 MAX_AGE = re.compile(r"max-age=(\d+)")
-SHOWN = 8  # slides of the list, of which pictures are fetched
+SHOWN = 8  # slides whose pictures are requested
 
 
 class Browser:
-    """Cookies and cached answers, kept in a file between two starts of a viewer; by address, as browsers keep them."""
+    """Cookies and cached responses by address, kept in a file between two starts of the viewer."""
 
     def __init__(self, memory: Path | None = None) -> None:
         self.memory = memory
@@ -24,21 +24,21 @@ class Browser:
         self.cookies: dict[str, str] = known.get("cookies", {})
 
     def close(self) -> None:
-        """Remember all of it."""
+        """Write cookies and cached responses to the file."""
         if self.memory:
             self.memory.write_text(json.dumps({"cached": self.cached, "cookies": self.cookies}))
 
     def get(self, address: str) -> tuple[str, int, bytes]:
-        """Where an address has led to, the status, and the content."""
+        """The address after redirects, the status, and the content."""
         kept = self.cached.get(address)
         if kept and kept["until"] > time.time():
             return address, 200, bytes.fromhex(kept["content"])
         parts = urlsplit(address)
-        asked = parts.path + (f"?{parts.query}" if parts.query else "")
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
         connection = http.client.HTTPConnection(parts.netloc, timeout=20)
         try:
             known = {"if-none-match": kept["etag"]} if kept and kept["etag"] else {}
-            connection.request("GET", asked or "/", headers=self._headers(parts.path) | known)
+            connection.request("GET", target or "/", headers=self._headers(parts.path) | known)
             answer = connection.getresponse()
             content = answer.read()
         finally:
@@ -54,37 +54,50 @@ class Browser:
 
     def _headers(self, path: str) -> dict[str, str]:
         pairs = {}
-        for line in self.cookies:  # a host's cookies go to all its ports, and to the paths that they are for
+        # Cookies are sent to all ports of a host, and to the paths that they are for.
+        for line in self.cookies:
             pair, *options = (part.strip() for part in line.split(";"))
-            place = next((option[5:] for option in options if option.lower().startswith("path=")), "/")
+            place = next(
+                (option[5:] for option in options if option.lower().startswith("path=")), "/"
+            )
             if path.startswith(place):
                 name, _, value = pair.partition("=")
                 pairs[name] = value
-        return {"cookie": "; ".join(f"{name}={value}" for name, value in pairs.items())} if pairs else {}
+        return (
+            {"cookie": "; ".join(f"{name}={value}" for name, value in pairs.items())}
+            if pairs
+            else {}
+        )
 
     def _keep(self, address: str, answer: http.client.HTTPResponse, content: bytes) -> None:
-        said = (answer.headers.get("cache-control") or "").lower()
-        age = MAX_AGE.search(said)
-        lasts = int(age[1]) if age and "no-cache" not in said else 0
+        policy = (answer.headers.get("cache-control") or "").lower()
+        age = MAX_AGE.search(policy)
+        lasts = int(age[1]) if age and "no-cache" not in policy else 0
         tag = answer.headers.get("etag")
-        if answer.status == 200 and (lasts or tag) and "no-store" not in said:
-            self.cached[address] = {"until": time.time() + lasts, "etag": tag, "content": content.hex()}
+        if answer.status == 200 and (lasts or tag) and "no-store" not in policy:
+            self.cached[address] = {
+                "until": time.time() + lasts,
+                "etag": tag,
+                "content": content.hex(),
+            }
 
 
 def look(address: str, browser: Browser) -> dict[str, bytes]:
-    """What a viewer shows of the first slides of its list: names, pixels of the slide and of a tile, and scores."""
+    """What a viewer shows of its first slides: names, pixels of the slide and of a tile, scores."""
     start, status, content = browser.get(address)
     if status != 200:
-        raise RuntimeError(f"the page answers {status}: {content[:200]!r}")
+        raise RuntimeError(f"the page has status {status}: {content[:200]!r}")
     _, status, content = browser.get(urljoin(start, "api/slides"))
     page = json.loads(content)
-    # An atlas is another command's result, which a fresh run of the viewer does not have.
-    models = [{key: value for key, value in model.items() if key != "atlas"} for model in page["models"]]
+    # The atlas is the result of another command, which a fresh run of the viewer does not have.
+    models = [
+        {key: value for key, value in model.items() if key != "atlas"} for model in page["models"]
+    ]
     shown = {"models": json.dumps(models).encode()}
     for place, line in enumerate(page["slides"][:SHOWN]):
         name = line["id"]
-        said = {key: line[key] for key in ("id", "label", "models")}
-        shown[f"{name}: line of the list"] = json.dumps(said, sort_keys=True).encode()
+        entry = {key: line[key] for key in ("id", "label", "models")}
+        shown[f"{name}: line of the list"] = json.dumps(entry, sort_keys=True).encode()
         _, status, content = browser.get(urljoin(start, f"api/slide/{place}?model=0"))
         if status != 200:
             shown[f"{name}: about"] = content

@@ -1,16 +1,19 @@
-"""Does a damaged or hostile file ever do more than be refused?   python campaign/fuzz.py --inputs 200000 --seed 0
+"""Is a damaged or hostile file always read or rejected?
 
-Good files of every kind are changed at random (see `mutations.py`) and read (see `targets.py`), in processes that may take
-2 GiB beside what they had at the start. For each input one of these is expected: it is read, or it is refused with an error
-of scmil that names the file. A finding is anything else:
+    python campaign/fuzz.py --inputs 200000 --seed 0
 
-    crash     the process died
+Valid files of every kind are changed at random (`mutations.py`) and read (`targets.py`) in
+processes that may allocate 2 GiB in addition to what they have at the start. Each input has to be
+read, or rejected with an error of scmil that names the file. Anything else is a finding:
+
+    crash     the process ended
     hang      it took longer than 10 seconds
-    memory    it asked for more than 2 GiB
-    error     an exception that is none of scmil's
-    nameless  a refusal that does not say which file
+    memory    it requested more than 2 GiB
+    error     an exception that is not an ScmilError
+    nameless  a rejection that does not name the file
 
-`--only slide --case 812` does one input again and shows what happens. The result is `results/fuzz.json`.
+`--only slide --case 812` repeats one input and shows what happens. The result is
+`results/fuzz.json`.
 """
 
 from __future__ import annotations
@@ -37,17 +40,21 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mutations import mutated
+from mutations import mutate
 from shared import RESULTS, say, write_result
 from targets import TARGETS, Target
 
 BROKEN = 77  # exit code of a child whose own code fails
 EXAMPLES = 3  # of each finding
-Outcome = tuple[str, str]  # ok, refused or a kind of finding; where and what
+Outcome = tuple[str, str]  # ok, refused or a kind of finding; place and description
 
 
 class Limits(NamedTuple):
-    """What an input may take: seconds of work, bytes beside those at the start, seconds by the clock in a library."""
+    """Limits of an input.
+
+    `seconds` of processor time, `memory` in bytes above that at the start, and `silence`, the
+    seconds by the clock after which a process without an answer is killed.
+    """
 
     seconds: int = 10
     memory: int = 2 * 2**30
@@ -55,48 +62,50 @@ class Limits(NamedTuple):
 
 
 class Task(NamedTuple):
-    """All inputs of a kind: how a case of it is built, and the limits."""
+    """All inputs of a kind, how a case is built, and the limits."""
 
     name: str
     seed: int
-    count: int
+    inputs: int
     build: Callable[[str, Path], Case]
     limits: Limits
 
 
 def main() -> int:
-    """Fuzz, write the result, and say whether something was found."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Read the inputs, write the result, and return 1 if there is a finding."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--inputs", type=int, default=200_000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", choices=TARGETS, nargs="+")
     options.add_argument("--case", type=int)
     options.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options.add_argument("--out", type=Path, default=RESULTS / "fuzz.json")
-    asked = options.parse_args()
+    arguments = options.parse_args()
     prepare()
-    if asked.case is not None:
-        return show(asked.only[0], asked.seed, asked.case)
-    shares = {name: TARGETS[name].share for name in asked.only or TARGETS}
-    page = fuzz(asked.inputs, asked.seed, shares, asked.processes, asked.out)
-    return told(page)
+    if arguments.case is not None:
+        return show(arguments.only[0], arguments.seed, arguments.case)
+    shares = {name: TARGETS[name].share for name in arguments.only or TARGETS}
+    page = fuzz(arguments.inputs, arguments.seed, shares, arguments.processes, arguments.out)
+    return print_summary(page)
 
 
-def told(page: dict[str, Any]) -> int:
-    """Say what was found; the exit code."""
+def print_summary(page: dict[str, Any]) -> int:
+    """Print the findings and return the exit code."""
     say(f"{page['inputs']} inputs in {page['seconds']} s: {page['outcomes']}")
     for finding in page["findings"]:
-        say(
-            f"FOUND {finding['count']} x {finding['target']} {finding['kind']}: {finding['what']} (cases {finding['cases']})"
-        )
+        kind = f"{finding['count']} x {finding['target']} {finding['kind']}"
+        say(f"FOUND {kind}: {finding['what']} (cases {finding['cases']})")
     return 1 if page["findings"] else 0
 
 
 def prepare() -> None:
-    """Read every good file once, so that all is imported and known to be good; keep quiet what is said of damaged ones."""
+    """Read every valid file once, which imports everything, and silence logs and warnings."""
     import torch
 
-    torch.set_num_threads(1)  # a thread pool would not survive the fork, and a child would wait for it for ever
+    # A thread pool does not survive a fork: the child would wait for it forever.
+    torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     for name in TARGETS:
@@ -113,7 +122,7 @@ def fuzz(
     build: Callable[[str, Path], Case] | None = None,
     limits: Limits = Limits(),  # noqa: B008
 ) -> dict[str, Any]:
-    """Read so many inputs, shared out over the kinds; what became of them, written after each kind."""
+    """Read `inputs` files, distributed over the kinds; the result is written after each kind."""
     start, total, names = time.monotonic(), sum(shares.values()), list(shares)
     counts = {name: round(inputs * shares[name] / total) for name in names}
     order = sorted(names, key=lambda name: -counts[name])
@@ -123,18 +132,24 @@ def fuzz(
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
         for name, results in pool.imap_unordered(_guarded, tasks, chunksize=1):
             found[name] = results
-            page = _page(found, seed, round(time.monotonic() - start)) | {"finished": len(found) == len(names)}
+            page = _page(found, seed, round(time.monotonic() - start)) | {
+                "finished": len(found) == len(names)
+            }
             write_result(out, page)
     return page
 
 
 def _page(found: dict[str, list[tuple[str, str, int]]], seed: int, seconds: int) -> dict[str, Any]:
     outcomes = {name: dict(Counter(kind for kind, _, _ in found[name])) for name in sorted(found)}
+    totals = sum((Counter(counts) for counts in outcomes.values()), Counter[str]())
     return {
-        "seed": seed, "inputs": sum(map(len, found.values())), "seconds": seconds,
-        "outcomes": dict(sum((Counter(each) for each in outcomes.values()), Counter[str]())),
-        "by_kind_of_file": outcomes, "findings": list(_findings(found)),
-    }  # fmt: skip
+        "seed": seed,
+        "inputs": sum(map(len, found.values())),
+        "seconds": seconds,
+        "outcomes": dict(totals),
+        "by_kind_of_file": outcomes,
+        "findings": list(_findings(found)),
+    }
 
 
 def _findings(found: dict[str, list[tuple[str, str, int]]]) -> Iterator[dict[str, Any]]:
@@ -145,14 +160,18 @@ def _findings(found: dict[str, list[tuple[str, str, int]]]) -> Iterator[dict[str
             yield {"target": target, "kind": kind, "what": what, "count": count, "cases": examples}
 
 
-# ------------------------------------------------------------------------------------------------- one kind, many inputs
+# ------------------------------------------------------------------------------ inputs of one kind
 
 
 def _guarded(task: Task) -> tuple[str, list[tuple[str, str, int]]]:
-    """All inputs of a kind. They are read by a child process; if it dies or hangs, that is found, and another goes on."""
-    name, count = task.name, task.count
+    """Read all inputs of a kind in child processes; one that ends or hangs is replaced."""
+    name, count = task.name, task.inputs
     results: list[tuple[str, str, int]] = []
-    home = Path(tempfile.mkdtemp(prefix=f"fuzz-{name}-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    home = Path(
+        tempfile.mkdtemp(
+            prefix=f"fuzz-{name}-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+        )
+    )
     try:
         while len(results) < count:
             results += _one_child(task, len(results), home)
@@ -173,10 +192,11 @@ def _one_child(task: Task, first: int, home: Path) -> list[tuple[str, str, int]]
             traceback.print_exc()
         os._exit(BROKEN)
     os.close(writing)
-    results, hung = [], False
+    results: list[Any] = []
+    hung = False
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         for line in _lines(pipe, task.limits.silence):
-            if line is None:  # no answer for too long: the alarm could not interrupt a library
+            if line is None:  # the alarm cannot interrupt code of a library
                 os.kill(child, signal.SIGKILL)
                 hung = True
                 break
@@ -184,11 +204,15 @@ def _one_child(task: Task, first: int, home: Path) -> list[tuple[str, str, int]]
             results.append((kind, what, first + len(results)))
     _, status = os.waitpid(child, 0)
     if status >> 8 == BROKEN:
-        raise RuntimeError(f"the fuzzer itself is broken at {task.name}: see above")
-    if first + len(results) < task.count:
-        died = f"signal {signal.Signals(status & 127).name}" if status & 127 else f"exit {status >> 8}"
+        raise RuntimeError(f"the fuzzer itself failed at {task.name}: see the traceback above")
+    if first + len(results) < task.inputs:
+        died = (
+            f"signal {signal.Signals(status & 127).name}" if status & 127 else f"exit {status >> 8}"
+        )
         results.append(
-            ("hang", "in a library", len(results) + first) if hung else ("crash", died, len(results) + first)
+            ("hang", "in a library", len(results) + first)
+            if hung
+            else ("crash", died, len(results) + first)
         )
     return results
 
@@ -196,35 +220,36 @@ def _one_child(task: Task, first: int, home: Path) -> list[tuple[str, str, int]]
 def _lines(pipe: Any, silence: float) -> Iterator[bytes | None]:
     import select
 
-    kept = b""
+    incomplete = b""
     while True:
         if not select.select([pipe], [], [], silence)[0]:
             yield None
         content = pipe.read(65536)
         if not content:
             return
-        *whole, kept = (kept + content).split(b"\n")
-        yield from whole
+        *lines, incomplete = (incomplete + content).split(b"\n")
+        yield from lines
 
 
 def _child(task: Task, first: int, home: Path, writing: int) -> None:
-    """Read inputs until they are all read; one line for each goes back."""
+    """Read the remaining inputs and send one line for each."""
     os.environ["SCMIL_CACHE"] = str(home)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit_memory(task.limits.memory)
-    signal.signal(signal.SIGPROF, _too_slow)  # seconds of work: others may be busy on this machine, too
+    # Processor time: the machine may be busy with other work.
+    signal.signal(signal.SIGPROF, _too_slow)
     folder = home / f"from-{first}"
     with os.fdopen(writing, "w", buffering=1) as pipe:
         folder.mkdir()
         case = task.build(task.name, folder)
-        for number in range(first, task.count):
+        for number in range(first, task.inputs):
             random = Random(f"{task.seed} {task.name} {number}")
             pipe.write(json.dumps(case.outcome(random, task.limits.seconds)) + "\n")
     os._exit(0)
 
 
 def limit_memory(more: int) -> None:
-    """So much more than what is in use now, and no more."""
+    """Limit the memory to what is in use now and `more` bytes."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
 
@@ -234,32 +259,36 @@ def _too_slow(*_: object) -> None:
 
 
 class TooSlow(BaseException):
-    """Not an Exception: nobody but us should catch it."""
+    """The time limit; not an Exception, so that no reader catches it."""
 
 
 class Case:
-    """A good folder, of which one file at a time is changed and put right again."""
+    """A valid folder, of which one file at a time is changed and restored."""
 
     targets: Mapping[str, Target] = TARGETS
 
     def __init__(self, name: str, folder: Path) -> None:
         self.target, self.folder = self.targets[name], folder
         self.target.build(folder)
-        self.good = {path: path.read_bytes() for path in sorted(folder.glob(self.target.files)) if path.is_file()}
+        self.good = {
+            path: path.read_bytes()
+            for path in sorted(folder.glob(self.target.files))
+            if path.is_file()
+        }
 
     def check(self) -> None:
-        """Read the good files: they are good."""
+        """Read the valid files, which has to succeed."""
         for file in self.good:
             self.target.read(self.folder, file)
 
     def make(self, random: Random) -> tuple[Path, bytes, str]:
-        """A file, what it is to be, and what is odd about it."""
+        """The path of a file, its new content, and a description of the change."""
         file = random.choice(list(self.good))
         like = [content for path, content in self.good.items() if path.suffix == file.suffix]
-        return file, mutated(like, random), ""
+        return file, mutate(like, random), ""
 
     def outcome(self, random: Random, seconds: float) -> Outcome:
-        """What becomes of one changed file."""
+        """Change one file, read it, and return the outcome."""
         file, content, _ = self.make(random)
         file.write_bytes(content)
         try:
@@ -267,9 +296,10 @@ class Case:
                 signal.setitimer(signal.ITIMER_PROF, seconds)
                 self.target.read(self.folder, file)
             finally:
-                signal.setitimer(signal.ITIMER_PROF, 0)  # before the error is judged, which an alarm must not interrupt
+                # The alarm must not interrupt the classification of the error.
+                signal.setitimer(signal.ITIMER_PROF, 0)
         except BaseException as error:
-            return judged(error, file, self.folder)
+            return classify(error, file, self.folder)
         finally:
             for path, good in self.good.items():
                 if path == file or path.name == "model.json":
@@ -277,11 +307,14 @@ class Case:
         return "ok", ""
 
 
-def judged(error: BaseException, file: Path, folder: Path) -> Outcome:
-    """Whether an exception is a refusal as it should be."""
+def classify(error: BaseException, file: Path, folder: Path) -> Outcome:
+    """Whether an exception is a rejection that names the file."""
     from scmil.errors import ScmilError
 
-    where = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "/scmil/" in f.filename), None)
+    where = next(
+        (f for f in reversed(traceback.extract_tb(error.__traceback__)) if "/scmil/" in f.filename),
+        None,
+    )
     place = f"{Path(where.filename).name}:{where.name}" if where else "?"
     if isinstance(error, TooSlow):
         return "hang", f"too long in {place}"
@@ -290,12 +323,18 @@ def judged(error: BaseException, file: Path, folder: Path) -> Outcome:
     if not isinstance(error, ScmilError):
         return "error", f"{type(error).__name__} in {place}"
     named = file.name in str(error) or str(file.parent) in str(error)
-    return ("refused", "") if named else ("nameless", f"{type(error).__name__} in {place}: {str(error)[:60]}")
+    return (
+        ("refused", "")
+        if named
+        else ("nameless", f"{type(error).__name__} in {place}: {str(error)[:60]}")
+    )
 
 
 def _is_memory(error: BaseException) -> bool:
-    """Whether an error says that there is not enough memory; libraries have their own words for it."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate memory", "bad_alloc"))
+    """Whether an error reports missing memory, also in the words of a library."""
+    return isinstance(error, MemoryError) or any(
+        words in str(error) for words in ("allocate memory", "bad_alloc")
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -305,14 +344,18 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def show(
-    name: str, seed: int, number: int, build: Callable[[str, Path], Case] | None = None, limits: Limits | None = None
+    name: str,
+    seed: int,
+    number: int,
+    build: Callable[[str, Path], Case] | None = None,
+    limits: Limits | None = None,
 ) -> int:
-    """Do one input again, here, with what it raises."""
+    """Repeat one input in this process; its exception is not caught."""
     faulthandler.enable()
     case = (build or Case)(name, Path(tempfile.mkdtemp(prefix="fuzz-")))
     file, content, words = case.make(Random(f"{seed} {name} {number}"))
     file.write_bytes(content)
-    say(f"{file}, kept for you to look at ({len(content)} bytes{f', {words}' if words else ''})")
+    say(f"{file}: {len(content)} bytes{f', {words}' if words else ''}")
     limit_memory((limits or Limits()).memory)
     case.target.read(case.folder, file)
     return 0

@@ -1,4 +1,4 @@
-"""Files that are almost right: seeded changes of bytes, lengths, chunks and words."""
+"""Seeded changes of valid files: bits, numbers, chunks, ends and special words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from random import Random
 
-HOW_MANY = (1, 1, 1, 2, 2, 3, 6)  # changes: one alone gets deepest into a reader
+HOW_MANY = (1, 1, 1, 2, 2, 3, 6)  # changes; a single one gets furthest into a reader
 LARGEST_CHUNK = 512
 ARCHIVE = b"PK\x03\x04"
 NUMBERS = (
@@ -33,41 +33,83 @@ NUMBERS = (
 )
 FORMS = ("<H", ">H", "<I", ">I", "<Q", ">Q")
 WORDS: tuple[bytes, ...] = (
-    b"", b"\x00", b"\n", b"\r\n", b'"', b"'", b",", b";", b"\t", b"=", b"[[", b"]]", b"{", b"}", b"[" * 300, b"<!DOCTYPE x>",
-    b"<!ENTITY a 'b'>", b"&a;", b"<![CDATA[", b"-->", b"../../etc/passwd", b"/etc/passwd", b"=1+1", b"nan", b"NaN", b"inf",
-    b"1e999", b"-1", b"0", b"1e308", b"99999999999999999999", b"null", b"true", b"\xff\xfe", b"\xef\xbb\xbf", b"\xc3\x28",
-    b"\xed\xa0\x80", b"1979-05-27", b"features", b"coords", b"cos\nsystem\n", b"A" * 5000, b"%s%n", b"\\u0000", b"\\ud800",
-)  # fmt: skip
+    b"",
+    b"\x00",
+    b"\n",
+    b"\r\n",
+    b'"',
+    b"'",
+    b",",
+    b";",
+    b"\t",
+    b"=",
+    b"[[",
+    b"]]",
+    b"{",
+    b"}",
+    b"[" * 300,
+    b"<!DOCTYPE x>",
+    b"<!ENTITY a 'b'>",
+    b"&a;",
+    b"<![CDATA[",
+    b"-->",
+    b"../../etc/passwd",
+    b"/etc/passwd",
+    b"=1+1",
+    b"nan",
+    b"NaN",
+    b"inf",
+    b"1e999",
+    b"-1",
+    b"0",
+    b"1e308",
+    b"99999999999999999999",
+    b"null",
+    b"true",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\xc3\x28",
+    b"\xed\xa0\x80",
+    b"1979-05-27",
+    b"features",
+    b"coords",
+    b"cos\nsystem\n",
+    b"A" * 5000,
+    b"%s%n",
+    b"\\u0000",
+    b"\\ud800",
+)
 Change = Callable[[bytearray, Random, Sequence[bytes]], None]
 
 
-def mutated(seeds: Sequence[bytes], random: Random) -> bytes:
-    """One of some good files, with a few changes; the same random numbers give the same file.
+def mutate(seeds: Sequence[bytes], random: Random) -> bytes:
+    """One of the valid files with a few changes; the same seed gives the same file.
 
-    >>> mutated([b"slide_id,label"], Random(1)) == mutated([b"slide_id,label"], Random(1)) != b"slide_id,label"
+    >>> valid = b"slide_id,label"
+    >>> mutate([valid], Random(1)) == mutate([valid], Random(1)) != valid
     True
     """
     content = random.choice(seeds)
     if content.startswith(ARCHIVE) and random.random() < 0.5:
-        return _with_changed_member(content, random)
-    return _changed(content, random, seeds)
+        return _change_member(content, random)
+    return _change(content, random, seeds)
 
 
-def _changed(good: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
+def _change(good: bytes, random: Random, seeds: Sequence[bytes]) -> bytes:
     content = bytearray(good)
     for _ in range(random.choice(HOW_MANY)):
         random.choice(CHANGES)(content, random, seeds)
     return bytes(content)
 
 
-def _with_changed_member(content: bytes, random: Random) -> bytes:
-    """A whole archive, with sums that are right, around a changed file: what else no reader would get to."""
+def _change_member(content: bytes, random: Random) -> bytes:
+    """A valid archive with correct checksums and one changed member."""
     packed = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as good, zipfile.ZipFile(packed, "w") as bad:
         chosen = random.choice(good.infolist())
         for member in good.infolist():
             inside = good.read(member)
-            bad.writestr(member, _changed(inside, random, [inside]) if member is chosen else inside)
+            bad.writestr(member, _change(inside, random, [inside]) if member is chosen else inside)
     return packed.getvalue()
 
 
@@ -78,39 +120,41 @@ def flip_bits(content: bytearray, random: Random, seeds: Sequence[bytes]) -> Non
 
 
 def set_byte(content: bytearray, random: Random, seeds: Sequence[bytes]) -> None:
-    """Put any byte in a place."""
+    """Set one byte."""
     if content:
         content[random.randrange(len(content))] = random.randrange(256)
 
 
 def set_number(content: bytearray, random: Random, seeds: Sequence[bytes]) -> None:
-    """Put a number that tends to be a wrong length, size or offset in a place, of two, four or eight bytes."""
+    """Write an extreme length, size or offset of two, four or eight bytes."""
     form = random.choice(FORMS)
-    value = random.choice((*NUMBERS, len(content), random.getrandbits(32))) % 2 ** (8 * struct.calcsize(form))
+    value = random.choice((*NUMBERS, len(content), random.getrandbits(32))) % 2 ** (
+        8 * struct.calcsize(form)
+    )
     at = random.randrange(len(content) + 1)
     content[at : at + struct.calcsize(form)] = struct.pack(form, value)
 
 
 def cut_off(content: bytearray, random: Random, seeds: Sequence[bytes]) -> None:
-    """End the file early."""
+    """Truncate the file."""
     del content[random.randrange(len(content) + 1) :]
 
 
 def remove_chunk(content: bytearray, random: Random, seeds: Sequence[bytes]) -> None:
-    """Take some bytes out."""
+    """Remove some bytes."""
     at = random.randrange(len(content) + 1)
     del content[at : at + random.randint(1, LARGEST_CHUNK)]
 
 
 def repeat_chunk(content: bytearray, random: Random, seeds: Sequence[bytes]) -> None:
-    """Put some bytes in a second time, or often."""
+    """Repeat some bytes."""
     at = random.randrange(len(content) + 1)
     chunk = content[at : at + random.randint(1, LARGEST_CHUNK)]
     content[at:at] = chunk * random.choice((1, 1, 1, 2, 16))
 
 
 def overwrite_chunk(content: bytearray, random: Random, seeds: Sequence[bytes]) -> None:
-    """Lay bytes of one place, of this file or of another good one, over another place."""
+    """Copy bytes of this or another valid file over another position."""
     other = random.choice(seeds)
     start, at, length = (
         random.randrange(len(other) + 1),
@@ -121,11 +165,20 @@ def overwrite_chunk(content: bytearray, random: Random, seeds: Sequence[bytes]) 
 
 
 def put_word(content: bytearray, random: Random, seeds: Sequence[bytes]) -> None:
-    """Put a word in that readers stumble over."""
+    """Insert a word that is special for a parser."""
     at = random.randrange(len(content) + 1)
     content[at : at + random.choice((0, 1, 8))] = random.choice(WORDS)
 
 
 CHANGES: tuple[Change, ...] = (
-    flip_bits, flip_bits, set_byte, set_number, set_number, cut_off, remove_chunk, repeat_chunk, overwrite_chunk, put_word,
-)  # fmt: skip
+    flip_bits,
+    flip_bits,
+    set_byte,
+    set_number,
+    set_number,
+    cut_off,
+    remove_chunk,
+    repeat_chunk,
+    overwrite_chunk,
+    put_word,
+)

@@ -1,13 +1,13 @@
-"""Does a cluster lose anything when a computer is switched off?   python campaign/ray_two_nodes.py
+"""Does a cluster lose results if a node fails?   python campaign/ray_two_nodes.py
 
-A real Ray cluster of two nodes on this computer encodes a painted cohort, in which one slide kills every process that looks
-at it, and then runs a table of experiments. In the middle of each, one node is killed with all that runs on it, and a new
-one comes later. It is held that
+A Ray cluster of two nodes on this computer encodes synthetic slides, of which one kills every
+process that reads it, and then runs an experiment. During each, one node is killed with all its
+processes, and a new one is added later. Checked:
 
-- every slide and every cell is there in the end, with the very bytes of a run without a cluster;
-- the poisoned slide is in the ledger with its cause, after two deaths and no more, and every other slide is not;
-- a start at home afterwards has nothing to do, and finds nothing half written;
-- an address where nobody answers is told within thirty seconds.
+- every slide and every run is completed, with the same bytes as without a cluster;
+- the slide that kills its worker is in the failure log after two attempts, and no other slide is;
+- a local run afterwards has nothing to do and finds no incomplete file;
+- an address that does not answer is reported within thirty seconds.
 
 Needs `pip install 'scmil[ray]'`. The result is `results/ray.json`.
 """
@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 os.environ.update(
-    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # the loopback is the only network that is surely there
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # only the loopback network is always available
     RAY_USAGE_STATS_ENABLED="0",
     RAY_raylet_start_wait_time_s="40",
     RAY_agent_register_timeout_ms="240000",
     RAY_worker_niceness="0",
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
-    OMP_NUM_THREADS="1",  # at home as on the cluster: sums in another order are other sums
+    OMP_NUM_THREADS="1",  # as on the cluster: the order of a sum changes its rounding
 )
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -45,32 +45,38 @@ from shared import RESULTS, paint_cohort, say, write_result
 from torch import Tensor, nn
 from whole import what_is_wrong
 
-from scmil.studies import cluster as room
-from scmil.studies.cluster import Cluster, cells_on, slides_on
+from scmil.core.jobs.failure_log import FailureLog
 from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, tile_slides
 from scmil.encoding.encoders import Encoder, load_encoder
 from scmil.errors import ClusterError
-from scmil.studies.runner import run
+from scmil.studies import cluster_tasks
+from scmil.studies.cluster import cells_on, slides_on
 from scmil.studies.plan import Plan, make_plan
-from scmil.core.jobs.work import Ledger
+from scmil.studies.ray_cluster import Cluster
+from scmil.studies.runner import run
 
-POISON, PINK = "poison", (200, 80, 160)
+CRASHING, PINK = "crashing", (200, 80, 160)
 ATTEMPTS = 5
 TILES = TileSettings(preset="biopsy", pen=False)
 NODE = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 200 * 2**20}
-PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+PORTS = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
+)
 SECONDS_ALLOWED = 30
 
 
-class Poisoned(nn.Module):
-    """A network that dies of a tile of one colour, as a library dies of a broken file: the process is gone, silently."""
+class CrashingNetwork(nn.Module):
+    """A network that kills its process at a tile of one colour, as a library may do."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features, or death."""
+        """Features, unless a tile has a single colour."""
         if (x.amax((2, 3)) == x.amin((2, 3))).all(1).any():
             os.kill(os.getpid(), signal.SIGKILL)
         features: Tensor = self.network(x)
@@ -78,7 +84,7 @@ class Poisoned(nn.Module):
 
 
 class TwoNodes:
-    """A cluster that loses its second node, and gets another."""
+    """A cluster whose second node can be killed and replaced."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as LocalCluster
@@ -89,7 +95,7 @@ class TwoNodes:
         self.removed = self.replaced = 0
 
     def _start(self, **more: Any) -> Any:
-        """A node; on a busy computer it may take some attempts until its parts find each other in Ray's 15 seconds."""
+        """Start a node; on a busy computer its processes may miss Ray's limit of 15 seconds."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self.cluster.add_node(**node(), **more)
@@ -100,24 +106,24 @@ class TwoNodes:
 
     @property
     def address(self) -> str:
-        """That of the head."""
+        """The address of the head node."""
         return str(self.cluster.address)
 
     def lose(self) -> None:
-        """Kill the second node, as if its power were cut."""
+        """Kill the second node without a shutdown."""
         say("  a node is killed")
         self.cluster.remove_node(self.second, allow_graceful=False)
         self.removed += 1
 
     def replace(self) -> None:
-        """Bring another."""
-        say("  a new node comes")
+        """Add a new second node."""
+        say("  a node is added")
         self.second = self._start()
         self.replaced += 1
 
 
 def node() -> dict[str, Any]:
-    """A node with ports of its own: for ports that are chosen by its parts, Ray waits 15 seconds and then dies."""
+    """The options of a node with free ports: if its processes choose them, Ray may time out."""
     servers = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
     ports = [server.getsockname()[1] for server in servers]
     for server in servers:
@@ -127,27 +133,27 @@ def node() -> dict[str, Any]:
 
 @contextmanager
 def counted_deaths() -> Iterator[Counter[str]]:
-    """How many tasks died, and of what."""
+    """Count the tasks that ended, by cause."""
     deaths: Counter[str] = Counter()
-    look_at = room._Run.look_at
+    fetch = cluster_tasks._Tasks.fetch
 
-    def looked_at(self: Any, task: Any) -> tuple[Any, str | None]:
-        answer, death = look_at(self, task)
-        deaths.update([death] if death else [])
-        return answer, death
+    def fetch_and_count(self: Any, task: Any) -> tuple[Any, str | None]:
+        answer, loss = fetch(self, task)
+        deaths.update([loss] if loss else [])
+        return answer, loss
 
-    room._Run.look_at = looked_at  # type: ignore[method-assign]
+    cluster_tasks._Tasks.fetch = fetch_and_count  # type: ignore[method-assign]
     try:
         yield deaths
     finally:
-        room._Run.look_at = look_at  # type: ignore[method-assign]
+        cluster_tasks._Tasks.fetch = fetch  # type: ignore[method-assign]
 
 
 def on_the_way(nodes: TwoNodes, lose_after: int, replace_after: int) -> Callable[..., None]:
-    """Kill the node when so many are done, and bring another when so many are."""
+    """A callback that kills the node and later adds another, after so many items."""
     done = [0]
 
-    def tell(name: str, state: str = "done") -> None:
+    def report(name: str, state: str = "done") -> None:
         done[0] += 1
         say(f"  {state}: {name}")
         if done[0] == lose_after:
@@ -155,44 +161,44 @@ def on_the_way(nodes: TwoNodes, lose_after: int, replace_after: int) -> Callable
         if done[0] == replace_after:
             nodes.replace()
 
-    return tell
+    return report
 
 
-# --------------------------------------------------------------------------------------------------------------- slides
+# ------------------------------------------------------------------------------------------- slides
 
 
 def encoder() -> Encoder:
-    """A true one that dies of the poisoned slide."""
+    """A real encoder that kills its process at the slide of one colour."""
     own = load_encoder("efficientnet-lite0", precision="float32")
-    return replace(own, network=Poisoned(own.network))
+    return replace(own, network=CrashingNetwork(own.network))
 
 
 def slides(nodes: TwoNodes, home: Path, count: int, seed: int) -> dict[str, Any]:
-    """Encode at home, then on two nodes of which one is killed, and compare."""
+    """Encode locally, then on two nodes of which one is killed, and compare."""
     from PIL import Image
 
     paint_cohort(home / "slides", count, 1500, seed)
-    Image.new("RGB", (1500, 1500), PINK).save(home / "slides" / f"{POISON}.png")
+    Image.new("RGB", (1500, 1500), PINK).save(home / "slides" / f"{CRASHING}.png")
     sources = find_cohort(home / "slides", 0.5)
-    names = sorted(source.id for source in sources if source.id != POISON)
+    names = sorted(source.id for source in sources if source.id != CRASHING)
     tile_slides(sources, home / "alone", TILES)
-    say(f"{count} slides at home")
+    say(f"{count} slides locally")
     encode_slides(home / "alone", encoder(), only=names)
-    say(f"{count} slides and a poisoned one on two nodes")
+    say(f"{count} slides and a crashing one on two nodes")
     there = Cluster(nodes.address)
-    with there.joined(), counted_deaths() as deaths:
-        tile_slides(sources, home / "cluster", TILES, deal=slides_on(there))
+    with there.connected(), counted_deaths() as deaths:
+        tile_slides(sources, home / "cluster", TILES, dispatch=slides_on(there))
         began = time.monotonic()
         outcome = encode_slides(
             home / "cluster",
             encoder(),
-            deal=slides_on(there),
+            dispatch=slides_on(there),
             device="cpu",
             precision="float32",
             on_slide=on_the_way(nodes, count // 3, 2 * count // 3),
         )
         seconds = time.monotonic() - began
-    failures = Ledger(home / "cluster").read()
+    failures = FailureLog(home / "cluster").read()
     again = encode_slides(home / "cluster", encoder(), only=names)
     return {
         "slides": count,
@@ -205,7 +211,7 @@ def slides(nodes: TwoNodes, home: Path, count: int, seed: int) -> dict[str, Any]
         "not_whole": what_is_wrong(home / "cluster"),
         "half_files": [path.name for path in (home / "cluster" / "bags").rglob(".*.h5.*")],
         "passed": len(outcome.done) == count
-        and [failure.slide for failure in failures] == [POISON]
+        and [failure.slide for failure in failures] == [CRASHING]
         and "died twice" in failures[0].cause
         and bags(home / "cluster") == bags(home / "alone")
         and not again.done
@@ -214,15 +220,15 @@ def slides(nodes: TwoNodes, home: Path, count: int, seed: int) -> dict[str, Any]
 
 
 def bags(work: Path) -> dict[str, bytes]:
-    """The very bytes of all bags."""
+    """The content of all bags."""
     return {path.name: path.read_bytes() for path in sorted((work / "bags").rglob("*.h5"))}
 
 
-# ---------------------------------------------------------------------------------------------------------------- cells
+# -------------------------------------------------------------------------------------------- cells
 
 
 def plan_of(folder: Path, seed: int) -> Plan:
-    """Six arms on forty bags of a table."""
+    """An experiment of six methods on forty bags."""
     generator, path = torch.Generator().manual_seed(seed), folder / "bags.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -242,11 +248,11 @@ def plan_of(folder: Path, seed: int) -> Plan:
 
 
 def cells(nodes: TwoNodes, home: Path, seed: int) -> dict[str, Any]:
-    """Run a table at home, then on two nodes of which one is killed, and compare."""
+    """Run an experiment locally, then on two nodes of which one is killed, and compare."""
     plan = plan_of(home, seed)
-    say(f"{len(plan.cells)} cells at home")
+    say(f"{len(plan.cells)} runs locally")
     run(plan, home / "run-alone", jobs=1)
-    say(f"{len(plan.cells)} cells on two nodes")
+    say(f"{len(plan.cells)} runs on two nodes")
     began = time.monotonic()
     with counted_deaths() as deaths:
         outcome = run(
@@ -274,21 +280,27 @@ def cells(nodes: TwoNodes, home: Path, seed: int) -> dict[str, Any]:
 
 
 def unreachable() -> dict[str, Any]:
-    """A port that takes calls and says nothing: the worst case."""
+    """Connect to a port that accepts connections and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began, cause = time.monotonic(), ""
         try:
-            with Cluster(f"127.0.0.1:{silent.getsockname()[1]}").joined():
+            with Cluster(f"127.0.0.1:{silent.getsockname()[1]}").connected():
                 pass
         except ClusterError as error:
             cause = str(error)
         seconds = time.monotonic() - began
-    return {"seconds": round(seconds, 1), "cause": cause, "passed": bool(cause) and seconds < SECONDS_ALLOWED}
+    return {
+        "seconds": round(seconds, 1),
+        "cause": cause,
+        "passed": bool(cause) and seconds < SECONDS_ALLOWED,
+    }
 
 
 def main() -> int:
-    """Try it, and say whether all held."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run all checks, write the result, and return 1 if one failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--slides", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "ray.json")
@@ -312,7 +324,8 @@ def main() -> int:
         "slides_encoded": page["slides"]["encoded"],
         "slides_with_the_bytes_of_home": page["slides"]["same_bytes"],
         "slides_in_the_ledger": ", ".join(page["slides"]["failures"]) or "none",
-        "tasks_that_died": sum(page["slides"]["deaths"].values()) + sum(page["cells"]["deaths"].values()),
+        "tasks_that_died": sum(page["slides"]["deaths"].values())
+        + sum(page["cells"]["deaths"].values()),
         "cells_finished": page["cells"]["finished"],
         "cells_with_the_bytes_of_home": page["cells"]["same_bytes"],
         "seconds_until_a_silent_address_is_told": page["unreachable"]["seconds"],

@@ -1,4 +1,4 @@
-"""What all parts of the campaign use: a tiny cohort, and results as a file that says how it was made."""
+"""What all scripts of the campaign use: a small cohort, and result files with their origin."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scmil.core.files import write_atomically
+from scmil.core.atomic import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def paint_cohort(folder: Path, slides: int, side_px: int, seed: int) -> Path:
-    """Small painted slides with outlines of their tumour; the table of labels."""
+    """Write small synthetic slides with annotations, and return the path of the labels."""
     from scmil.slides.synthetic import paint_cohort as paint
 
-    return paint(folder, slides=slides, size=(side_px, side_px), mpp=0.5, seed=seed, annotations=True)
+    return paint(
+        folder, slides=slides, size=(side_px, side_px), mpp=0.5, seed=seed, annotations=True
+    )
 
 
 def write_result(path: Path, page: dict[str, Any]) -> None:
-    """Write what was found, with the command, the machine and the versions."""
+    """Write a result with the command, the machine and the versions."""
     from importlib.metadata import version
 
     about = {
@@ -34,11 +36,14 @@ def write_result(path: Path, page: dict[str, Any]) -> None:
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("torch", "numpy", "h5py", "tifffile", "openslide-python")},
+        | {
+            name: version(name)
+            for name in ("torch", "numpy", "h5py", "tifffile", "openslide-python")
+        },
     }
     write_atomically(path, (json.dumps(about | page, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def say(words: str) -> None:
-    """A line on the screen at once, also where output goes to a file."""
+    """Print a line without buffering."""
     print(words, flush=True)

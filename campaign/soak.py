@@ -1,12 +1,12 @@
-"""Does memory stay flat?   python campaign/soak.py --minutes 60
+"""Does memory use stay constant?   python campaign/soak.py --minutes 60
 
-One process does all that a user does, again and again: it tiles and encodes a painted cohort, trains a model with sparse
-coding, predicts, scores tiles, draws heatmaps, and asks the viewer for pictures over HTTP. After every round, and a garbage
-collection, its resident memory and its open file handles are written down. The result is `results/soak.json`, kept up to
-date while it runs.
+One process repeats a whole study: it tiles and encodes synthetic slides, trains a model with sparse
+coding, predicts, scores tiles, draws heatmaps, and requests pictures from the viewer over HTTP.
+After every round and a garbage collection, its resident memory and its open file handles are
+recorded. The result is `results/soak.json`, updated after every round.
 
-Flat means: the median memory of the last quarter is at most 5 % above that of the second quarter (the first warms caches
-up), and not one file handle or thread more is open.
+Memory use is constant if the median of the last quarter is at most 5 % above that of the second
+quarter (the first fills caches), and no additional file handle or thread is open.
 """
 
 from __future__ import annotations
@@ -37,21 +37,23 @@ Sample = dict[str, float]
 
 
 def main() -> int:
-    """Soak for the minutes that are asked for, and say whether all stayed flat."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the rounds, write the result, and return 1 unless memory use is constant."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--minutes", type=float, default=60)
-    options.add_argument("--rounds", type=int, default=4, help="at least so many")
+    options.add_argument("--rounds", type=int, default=4, help="minimum number of rounds")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path, default=RESULTS / "soak.json")
-    asked = options.parse_args()
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak") as home:
-        page = soak(Path(home), asked.minutes, asked.rounds, asked.seed, asked.out)
+        page = soak(Path(home), arguments.minutes, arguments.rounds, arguments.seed, arguments.out)
     say(f"{page['rounds']} rounds, memory x {page['growth']}, flat: {page['flat']}")
     return 0 if page["flat"] else 1
 
 
 def soak(home: Path, minutes: float, rounds: int, seed: int, out: Path) -> dict[str, Any]:
-    """Rounds until the time is over; the page of the result."""
+    """Run rounds until the time is over, and return the result."""
     from scmil.encoding.encoders import load_encoder
 
     labels = paint_cohort(home / "slides", SLIDES, SIDE_PX, seed)
@@ -64,7 +66,7 @@ def soak(home: Path, minutes: float, rounds: int, seed: int, out: Path) -> dict[
         except Exception:
             failed.append(f"round {len(samples)}: {traceback.format_exc(limit=-4)}")
         samples.append(sample(time.monotonic() - start, time.monotonic() - begun))
-        page = judged(samples, failed, minutes, seed)
+        page = evaluate(samples, failed, minutes, seed)
         write_result(out, page)
         say(f"round {len(samples)}: {samples[-1]}" + (f" FAILED {failed[-1]}" if failed else ""))
         if len(failed) > 3:
@@ -75,12 +77,12 @@ def soak(home: Path, minutes: float, rounds: int, seed: int, out: Path) -> dict[
 
 
 def one_round(home: Path, labels: Path, encoder: Any, seed: int) -> None:
-    """The whole way, into a folder that is thrown away after it."""
+    """Run a whole study in a folder that the next round deletes."""
     from scmil import studies as study
-    from scmil.encoding.cohort import bags_folder, encode_slides, find_cohort, tile_slides
     from scmil.bags.formats import open_bags
-    from scmil.viz.heatmaps import draw_heatmaps
     from scmil.bags.labels import read_labels
+    from scmil.encoding.cohort import bags_folder, encode_slides, find_cohort, tile_slides
+    from scmil.viz.heatmaps import draw_heatmaps
 
     work, model = home / "work", home / "model"
     shutil.rmtree(work, ignore_errors=True)
@@ -90,7 +92,9 @@ def one_round(home: Path, labels: Path, encoder: Any, seed: int) -> None:
         raise RuntimeError(str(outcomes))
     folder = bags_folder(work, encoder.name)
     data = study.open_data(folder, labels)
-    study.train(data, model, sparse_coding={"atoms": 16}, epochs=EPOCHS, valid=0.25, test=0.25, seed=seed)
+    study.train(
+        data, model, sparse_coding={"atoms": 16}, epochs=EPOCHS, valid=0.25, test=0.25, seed=seed
+    )
     bags = open_bags(folder, labels=read_labels(labels))
     study.predict_folder(model, bags, home / "predictions" / "predictions.csv")
     draw_heatmaps(model, bags, slides=home / "slides")
@@ -98,7 +102,7 @@ def one_round(home: Path, labels: Path, encoder: Any, seed: int) -> None:
 
 
 def view(model: Path, slides: Path) -> None:
-    """Ask a viewer, as its page does, for the list, and for pictures, scores and a layer of each slide."""
+    """Request the list of slides, and pictures, scores and a layer of each, as the page does."""
     from scmil.viz.viewer import Library, Server
 
     server = Server(Library([model], slides))
@@ -109,7 +113,7 @@ def view(model: Path, slides: Path) -> None:
             get(server, f"/api/slide/{place}")
             get(server, f"/api/slide/{place}/scores?kind=attention")
             get(server, f"/api/slide/{place}/layer.geojson?kind=attention")
-            get(server, f"/api/slide/{place}/truth")
+            get(server, f"/api/slide/{place}/outlines")
             get(server, f"/api/slide/{place}/tile/0")
             for level in range(12):
                 get(server, f"/dz/{place}/{level}/0_0.jpg", missing=True)
@@ -119,7 +123,7 @@ def view(model: Path, slides: Path) -> None:
 
 
 def get(server: Any, path: str, missing: bool = False) -> bytes:
-    """The content at an address; `missing`: there may be nothing."""
+    """The content at a path; with `missing` the status may be 404."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", server.path(path), headers={"Cookie": server.cookie})
     answer = connection.getresponse()
@@ -135,28 +139,43 @@ def sample(at: float, took: float) -> Sample:
     gc.collect()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
-        "minute": round(at / 60, 2), "seconds": round(took, 1), "rss_mib": round(int(status["VmRSS"].split()[0]) / 1024, 1),
-        "handles": len(os.listdir("/proc/self/fd")), "threads": int(status["Threads"]),
-    }  # fmt: skip
+        "minute": round(at / 60, 2),
+        "seconds": round(took, 1),
+        "rss_mib": round(int(status["VmRSS"].split()[0]) / 1024, 1),
+        "handles": len(os.listdir("/proc/self/fd")),
+        "threads": int(status["Threads"]),
+    }
 
 
-def judged(samples: list[Sample], failed: list[str], minutes: float, seed: int) -> dict[str, Any]:
-    """The figures of a run, and whether they are flat.
+def evaluate(samples: list[Sample], failed: list[str], minutes: float, seed: int) -> dict[str, Any]:
+    """The medians of the second and last quarter, and whether they are equal enough.
 
-    >>> steady = [{"minute": i, "seconds": 1, "rss_mib": 500, "handles": 9, "threads": 4} for i in range(8)]
-    >>> judged(steady, [], 1, 0)["flat"], judged([{**s, "handles": i} for i, s in enumerate(steady)], [], 1, 0)["flat"]
-    (True, False)
+    >>> one = {"minute": 1, "seconds": 1, "rss_mib": 500, "handles": 9, "threads": 4}
+    >>> evaluate([one] * 8, [], 1, 0)["flat"]
+    True
+    >>> evaluate([{**one, "handles": i} for i in range(8)], [], 1, 0)["flat"]
+    False
     """
     quarter = max(len(samples) // 4, 1)
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
-    second, last = ({name: _median(part, name) for name in ("rss_mib", "handles", "threads")} for part in (early, late))
+    second, last = (
+        {name: _median(part, name) for name in ("rss_mib", "handles", "threads")}
+        for part in (early, late)
+    )
     growth = round(last["rss_mib"] / second["rss_mib"], 4) if early else 1.0
     more = last["handles"] > second["handles"] or last["threads"] > second["threads"]
     return {
-        "minutes": minutes, "seed": seed, "rounds": len(samples), "finished": False, "failed_rounds": failed,
-        "second_quarter": second, "last_quarter": last, "growth": growth,
-        "flat": growth <= LARGEST_GROWTH and not more and not failed, "samples": samples,
-    }  # fmt: skip
+        "minutes": minutes,
+        "seed": seed,
+        "rounds": len(samples),
+        "finished": False,
+        "failed_rounds": failed,
+        "second_quarter": second,
+        "last_quarter": last,
+        "growth": growth,
+        "flat": growth <= LARGEST_GROWTH and not more and not failed,
+        "samples": samples,
+    }
 
 
 def _median(part: list[Sample], name: str) -> float:

@@ -1,4 +1,4 @@
-"""What a file says apart from when it was made, how long it took and in how much memory, which differ from run to run."""
+"""The content of output files without times, durations and memory, which differ between runs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ import re
 from pathlib import Path
 from typing import Any
 
-# Measured, and so never the same twice.
-MEASURED = {"seconds", "date", "when", "started", "finished", "time", "created", "peak_mib", "rss_mib", "memory_mib"}
-# The chapter of a report that prints them.
+# Measurements, which differ between runs.
+MEASURED = {
+    "seconds",
+    "date",
+    "when",
+    "started",
+    "finished",
+    "time",
+    "times",
+    "created",
+    "peak_mib",
+    "rss_mib",
+    "memory_mib",
+}
+# The section of a report that prints them.
 COST_IN_TEXT = re.compile(rb"^## Cost\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 COST_ON_PAGE = re.compile(rb'<section id="cost">.*?</section>', re.DOTALL)
 PICTURE = re.compile(rb"data:image/png;base64,([A-Za-z0-9+/=]+)")
 
 
 def timeless(name: str, content: bytes) -> bytes:
-    r"""The content of a file by its name, without what is measured; pictures by their pixels.
+    r"""The content of a file without measurements; pictures are represented by their pixels.
 
     >>> timeless("result.json", b'{"seconds": 1.5, "rows": [{"auc": 0.9, "memory_mib": 3}]}')
     b'{"rows": [{"auc": 0.9}]}'
@@ -47,8 +59,8 @@ def _without(value: Any) -> Any:
 
 def _table(content: bytes) -> bytes:
     rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
-    kept = [place for place, column in enumerate(rows[0]) if column not in MEASURED] if rows else []
-    csv.writer(out := io.StringIO()).writerows([row[place] for place in kept] for row in rows)
+    columns = [i for i, name in enumerate(rows[0]) if name not in MEASURED] if rows else []
+    csv.writer(out := io.StringIO()).writerows([row[i] for i in columns] for row in rows)
     return out.getvalue().encode()
 
 
@@ -62,11 +74,12 @@ def _text(content: bytes) -> bytes:
 
 
 def _pixels(content: bytes) -> bytes:
-    """A picture's notes hold the times of the files that it was made of."""
+    """The metadata of a picture contain the times of the files that it was made of."""
     from PIL import Image
 
     with Image.open(io.BytesIO(content)) as picture:
-        return f"{picture.size} {picture.mode} {hashlib.sha256(picture.tobytes()).hexdigest()}".encode()
+        digest = hashlib.sha256(picture.tobytes()).hexdigest()
+        return f"{picture.size} {picture.mode} {digest}".encode()
 
 
 RULES = {".json": _json, ".csv": _table, ".html": _page, ".md": _text, ".png": _pixels}

@@ -1,4 +1,4 @@
-"""Slides of 320 pixels and an encoder that averages colours: a whole study in a second, for the sequences."""
+"""Slides of 320 pixels and an encoder of mean colours, for a whole study in a second."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 
 SIDE_PX, TILE_PX, MPP = 320, 64, 2.0
 ENCODER, BLOCKS = "blocks", 4
-FILE_BYTES = 2**17  # each slide is filled up to this size, so that one can replace another without a trace in its size
+# Each slide is padded to this size, so that a replaced slide has the same size.
+FILE_BYTES = 2**17
 
 
 def register_encoder() -> None:
-    """Make the encoder known: the mean colour of 4 x 4 blocks of a tile; with a seed, a random mixture of them."""
+    """Register the encoder: mean colours of 4 x 4 blocks, with a seed a random mixture."""
     import torch
     from torch import nn
 
@@ -26,22 +27,32 @@ def register_encoder() -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(random or 0)
             mixed = [nn.Linear(dim, dim)] if random is not None else []
-        network = nn.Sequential(nn.AdaptiveAvgPool2d(BLOCKS), nn.Flatten(), *mixed).eval().requires_grad_(False)
+        network = (
+            nn.Sequential(nn.AdaptiveAvgPool2d(BLOCKS), nn.Flatten(), *mixed)
+            .eval()
+            .requires_grad_(False)
+        )
         name = ENCODER if random is None else f"{ENCODER}, random weights of seed {random}"
-        return Encoder(name, dim, network, f"{random}".rjust(64, "0"), "none", size_px=TILE_PX, mpp=MPP)
+        return Encoder(
+            name, dim, network, f"{random}".rjust(64, "0"), "none", size_px=TILE_PX, mpp=MPP
+        )
 
     if ENCODER not in registry.names():
         registry.register(ENCODER, "mean colours, for the campaign")(load)
 
 
 def slide(seed: int, tumour: bool, side: int = SIDE_PX) -> tuple[bytes, bytes]:
-    """A slide as a tiled TIFF and the outline of its tumour as GeoJSON; the same seed gives the same bytes."""
+    """A slide as a tiled TIFF and its annotation as GeoJSON; the same seed gives the same bytes."""
     import tifffile
 
     random = np.random.default_rng(seed)
     y, x = np.mgrid[:side, :side] / side - 0.5
     angle, radius = np.arctan2(y, x), np.hypot(x, y)
-    edge = 0.36 + 0.05 * np.sin(3 * angle + random.uniform(0, 6)) + 0.03 * np.cos(5 * angle + random.uniform(0, 6))
+    edge = (
+        0.36
+        + 0.05 * np.sin(3 * angle + random.uniform(0, 6))
+        + 0.03 * np.cos(5 * angle + random.uniform(0, 6))
+    )
     pixels = np.full((side, side, 3), 242.0)
     tissue = radius < edge
     colour = np.array([226, 150, 190]) + random.normal(0, 12, 3)
@@ -55,21 +66,38 @@ def slide(seed: int, tumour: bool, side: int = SIDE_PX) -> tuple[bytes, bytes]:
         pixels[lesion & tissue] = (np.array([120, 70, 150]) + 0.6 * coarse)[lesion & tissue]
     content = io.BytesIO()
     tifffile.imwrite(
-        content, np.clip(pixels, 0, 255).astype(np.uint8), tile=(64, 64), photometric="rgb", compression="zlib",
-        compressionargs={"level": 1}, resolution=(10_000 / MPP, 10_000 / MPP), resolutionunit="CENTIMETER", metadata=None,
-    )  # fmt: skip
-    ring = [(left, top), (left + size, top), (left + size, top + size), (left, top + size), (left, top)]
+        content,
+        np.clip(pixels, 0, 255).astype(np.uint8),
+        tile=(64, 64),
+        photometric="rgb",
+        compression="zlib",
+        compressionargs={"level": 1},
+        resolution=(10_000 / MPP, 10_000 / MPP),
+        resolutionunit="CENTIMETER",
+        metadata=None,
+    )
+    ring = [
+        (left, top),
+        (left + size, top),
+        (left + size, top + size),
+        (left, top + size),
+        (left, top),
+    ]
     feature = {
         "type": "Feature",
         "geometry": {"type": "Polygon", "coordinates": [ring]},
-        "properties": {"objectType": "annotation", "name": "tumour", "classification": {"name": "Tumor"}},
+        "properties": {
+            "objectType": "annotation",
+            "name": "tumour",
+            "classification": {"name": "Tumor"},
+        },
     }
     page: dict[str, Any] = {"type": "FeatureCollection", "features": [feature] if tumour else []}
     return content.getvalue(), json.dumps(page).encode()
 
 
-def filled_up(content: bytes) -> bytes:
-    """A slide with so many bytes behind it that all have the same size."""
+def pad_slide(content: bytes) -> bytes:
+    """The content of a slide, padded to `FILE_BYTES`."""
     if len(content) > FILE_BYTES:
         raise ValueError(f"a slide of {len(content)} bytes: FILE_BYTES is too small")
     return content.ljust(FILE_BYTES, b"\0")

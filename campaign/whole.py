@@ -1,22 +1,23 @@
-"""Is a file whole? Each kind is opened by a reader that does not forgive."""
+"""Validate output files: each kind is read completely by a strict reader."""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 
 def what_is_wrong(folder: Path) -> list[str]:
-    """The files under final names that are not whole, and why.
+    """The files under final names that are incomplete, and why.
 
     >>> import tempfile
     >>> place = Path(tempfile.mkdtemp())
     >>> for name, text in {"good.json": "{}", "half.json": '{"a": 1', ".hidden.json": ""}.items():
     ...     _ = (place / name).write_text(text)
     >>> what_is_wrong(place)
-    ["half.json is not whole: JSONDecodeError: Expecting ',' delimiter: line 1 column 8 (char 7)"]
+    ["half.json is incomplete: JSONDecodeError: Expecting ',' delimiter: line 1 column 8 (char 7)"]
     """
     found = []
     for path in sorted(folder.rglob("*")):
@@ -26,7 +27,7 @@ def what_is_wrong(folder: Path) -> list[str]:
         try:
             CHECKS[path.suffix](path)
         except Exception as error:
-            found.append(f"{name} is not whole: {type(error).__name__}: {error}")
+            found.append(f"{name} is incomplete: {type(error).__name__}: {error}")
     return found
 
 
@@ -38,7 +39,7 @@ def _table(path: Path) -> None:
     text = path.read_bytes().decode()
     rows = list(csv.reader(text.splitlines()))
     if not text.endswith("\n") or len({len(row) for row in rows}) != 1:
-        raise ValueError("a line is cut off")
+        raise ValueError("a line is truncated")
 
 
 def _h5(path: Path) -> None:
@@ -77,6 +78,11 @@ def _slide(path: Path) -> None:
         slide.region(0, (0, 0), slide.size)
 
 
+def _digest(path: Path) -> None:
+    if path.name != "data" or not re.fullmatch(r"[0-9a-f]{64}", path.read_text()):
+        raise ValueError("a file without a suffix has to be the digest of the data of a checkpoint")
+
+
 def _ending(*words: str) -> Callable[[Path], None]:
     def check(path: Path) -> None:
         if not path.read_text().rstrip().endswith(words):
@@ -92,8 +98,23 @@ def _xml(path: Path) -> None:
 
 
 CHECKS: dict[str, Callable[[Path], None]] = {
-    ".json": _json, ".geojson": _json, ".csv": _table, ".h5": _h5, ".safetensors": _safetensors, ".npz": _npz,
-    ".png": _picture, ".jpg": _picture, ".tiff": _slide, ".svs": _slide, ".xml": _xml,
-    ".html": _ending("</html>"), ".svg": _ending("</svg>"), ".tex": _ending("\\end{table}", "\\end{tabular}", "}"),
-    ".md": _ending(""), ".log": _ending(""), ".txt": _ending(""), ".toml": _ending(""),
-}  # fmt: skip
+    ".json": _json,
+    ".geojson": _json,
+    ".csv": _table,
+    ".h5": _h5,
+    ".safetensors": _safetensors,
+    ".npz": _npz,
+    ".png": _picture,
+    ".jpg": _picture,
+    ".tiff": _slide,
+    ".svs": _slide,
+    ".xml": _xml,
+    ".html": _ending("</html>"),
+    ".svg": _ending("</svg>"),
+    ".tex": _ending("\\end{table}", "\\end{tabular}", "}"),
+    ".md": _ending(""),
+    ".log": _ending(""),
+    ".txt": _ending(""),
+    ".toml": _ending(""),
+    "": _digest,
+}

@@ -1,4 +1,4 @@
-"""A folder in which a user works: the slides, labels and results that are there, and what was found wrong with them."""
+"""The folder of a sequence: its slides, labels and results, and the findings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import tiny
 from commands import Command, Ended, Fresh, run
 from shared import say
 
-SLIDES = 8  # of a folder
-FOLDERS = ("A", "B")  # slides of other patients under the same names
+SLIDES = 8  # in a folder
+FOLDERS = ("A", "B")  # different patients, same slide names
 CLASSES = ("normal", "tumour")
 PLAN = """title = "tiny"
 [data]
@@ -39,7 +39,7 @@ epochs = {epochs}
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, in which command, and after how many lines of the log."""
+    """A kind of problem, the command, a description, and the length of the log at that time."""
 
     kind: str
     verb: str
@@ -47,12 +47,12 @@ class Finding:
     after: int
 
     def as_page(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The finding as JSON."""
         return {"kind": self.kind, "verb": self.verb, "what": self.what}
 
 
 def make_pool(folder: Path, seed: int, slides: int = 3 * SLIDES) -> Path:
-    """Slides and their outlines to fill folders with and to replace others by; every second one has a tumour."""
+    """Write slides and annotations to fill folders with; every second slide has a tumour."""
     folder.mkdir(parents=True)
     for number in range(slides):
         content, outline = tiny.slide(1000 * seed + number, tumour=bool(number % 2))
@@ -62,12 +62,12 @@ def make_pool(folder: Path, seed: int, slides: int = 3 * SLIDES) -> Path:
 
 
 def fill(folder: Path, pool: Path, first: int) -> None:
-    """A folder of slides with outlines and labels."""
+    """Fill a folder with slides, annotations and labels."""
     folder.mkdir(parents=True)
     rows = [("case_id", "slide_id", "label")]
     for number in range(SLIDES):
         name, source = f"slide_{number + 1:03}", f"{first + number:02}"
-        (folder / f"{name}.svs").write_bytes(tiny.filled_up((pool / f"{source}.svs").read_bytes()))
+        (folder / f"{name}.svs").write_bytes(tiny.pad_slide((pool / f"{source}.svs").read_bytes()))
         shutil.copyfile(pool / f"{source}.geojson", folder / f"{name}.geojson")
         rows.append((f"patient_{number + 1}", name, CLASSES[(first + number) % 2]))
     write_rows(folder / "labels.csv", rows)
@@ -85,7 +85,7 @@ def write_rows(path: Path, rows: Any) -> None:
 
 
 class World:
-    """One sequence: the folder, what was asked for last, and the findings."""
+    """One sequence: its folder, the last command of each kind, and the findings."""
 
     def __init__(self, home: Path, pool: Path, fresh: Fresh, seed: int, loud: bool = False) -> None:
         self.home, self.pool, self.fresh, self.loud = home, pool, fresh, loud
@@ -93,9 +93,8 @@ class World:
         self.log: list[str] = []
         self.outcomes: dict[str, Counter[str]] = {}
         self.last: dict[tuple[str, str], Command] = {}
-        self.edited: dict[
-            Path, tuple[str, str]
-        ] = {}  # bags of the user's own making: digests of the bag and of its slide
+        # Bags that the user wrote: the digests of the bag and of its slide.
+        self.edited: dict[Path, tuple[str, str]] = {}
         self.own: dict[Path, bytes] = {}
         self.plan: tuple[str, str, int] | None = None  # bags, labels and epochs of the experiment
         self.commands, self.port = 0, free_port()
@@ -103,26 +102,28 @@ class World:
             fill(home / name, pool, SLIDES * place)
 
     def act(self, name: str, action: Callable[[World, Random], str | None], random: Random) -> None:
-        """Do one action; what it says is a line of the log."""
-        said = action(self, random)
-        if said:
-            self.note(f"{name}: {said}")
+        """Run one action and log what it returns."""
+        if description := action(self, random):
+            self.note(f"{name}: {description}")
 
     def note(self, words: str) -> None:
-        """A line of the log."""
+        """Add a line to the log."""
         self.log.append(words)
         if self.loud:
             say(words)
 
-    # --------------------------------------------------------------------------------------------------------- commands
+    # ------------------------------------------------------------------------------------- commands
 
     def command(self, command: Command, remember: bool = True) -> Ended:
-        """Run a command, and hold what it gives against a fresh run."""
+        """Run a command and compare its results with those of a fresh run."""
         before = self.user_files()
         memory = self.home / ".browser.json"
         ended = run(command, self.home, memory, self.port)
         self.commands += 1
-        self.note(f"scmil {command}  [exit {ended.code}]" + (f" {ended.err.strip()[-160:]!r}" if ended.code else ""))
+        self.note(
+            f"scmil {command}  [exit {ended.code}]"
+            + (f" {ended.err.strip()[-160:]!r}" if ended.code else "")
+        )
         outcome = self._judge(command, ended, before)
         self.outcomes.setdefault(command.verb, Counter())[outcome] += 1
         if remember and (not ended.code or (command.verb, _output(command)) not in self.last):
@@ -130,44 +131,65 @@ class World:
         return ended
 
     def ask_again(self) -> None:
-        """The last command of each kind into each folder once more: all that is there must be of the data as they are."""
+        """Repeat the last command of each kind for each output."""
         for command in list(self.last.values()):
-            if command.verb != "paint" and all((self.home / name).exists() for name in command.inputs):
+            if command.verb != "paint" and all(
+                (self.home / name).exists() for name in command.inputs
+            ):
                 self.command(command, remember=False)
 
     def _judge(self, command: Command, ended: Ended, before: dict[str, str]) -> str:
         count = len(self.findings)
+        self._check_end(command, ended)
+        after = self.user_files()
+        if changed := [name for name in before if after.get(name) != before[name]]:
+            self._found(
+                "overwrote", command, f"{', '.join(changed[:3])} of the user was changed or deleted"
+            )
+        expected = self.fresh.of(command, self.home)
+        self._check_results(command, ended, expected)
+        if not ended.code:
+            self._check_success(command, ended, expected)
+        if len(self.findings) > count:
+            return "found"
+        return "rejected" if ended.code else "equal"
+
+    def _check_end(self, command: Command, ended: Ended) -> None:
+        """A command may not hang, show a traceback, or fail without a message."""
         if ended.hung:
             self._found("hang", command, "it took longer than a minute")
         elif "Traceback (most recent call last)" in ended.err or ended.code < 0 or ended.code == 70:
-            self._found("traceback", command, ended.err.strip().splitlines()[-1] if ended.err.strip() else "a signal")
+            lines = ended.err.strip().splitlines()
+            self._found("traceback", command, lines[-1] if lines else "a signal")
         elif ended.code and not (ended.err + ended.out).strip():
             self._found("silent", command, f"exit code {ended.code} without a message")
-        after = self.user_files()
-        if changed := [name for name in before if after.get(name) != before[name]]:
-            self._found("overwrote", command, f"{', '.join(changed[:3])} of the user was changed or deleted")
-        expected = self.fresh.of(command, self.home)
+
+    def _check_results(self, command: Command, ended: Ended, expected: Ended) -> None:
+        """Every result is that of a fresh run."""
         excused = self._excused(command)
-        stale = dict[str, str]()  # the first of each sort
+        stale = dict[str, str]()  # the first of each kind
         for name, content in ended.results.items():
             if content == expected.results.get(name) or name in excused or not expected.results:
                 continue
             other = _shown(expected.results[name]) if name in expected.results else "none"
-            stale.setdefault(_sort(command, name), f"{name}: {_shown(content)}, and a fresh run has {other}")
-        for sort, what in stale.items():
-            self._found(f"stale{sort}", command, what)
-        if not ended.code:
-            if expected.code:
-                self._found(
-                    "accepted", command, f"a fresh run is rejected: {(expected.err + expected.out).strip()[-300:]}"
-                )
-            elif absent := [
-                name for name in expected.results if name not in ended.results and not _optional(command, name)
-            ]:
-                self._found("missing", command, f"{', '.join(absent[:3])}, which a fresh run gives")
-        if len(self.findings) > count:
-            return "found"
-        return "rejected" if ended.code else "equal"
+            stale.setdefault(
+                _kind_of_result(command, name),
+                f"{name}: {_shown(content)}, and a fresh run has {other}",
+            )
+        for kind, what in stale.items():
+            self._found(f"stale{kind}", command, what)
+
+    def _check_success(self, command: Command, ended: Ended, expected: Ended) -> None:
+        """A command that succeeds has all results of a fresh run, which succeeds, too."""
+        if expected.code:
+            message = (expected.err + expected.out).strip()[-300:]
+            self._found("accepted", command, f"a fresh run is rejected: {message}")
+        elif absent := [
+            name
+            for name in expected.results
+            if name not in ended.results and not _optional(command, name)
+        ]:
+            self._found("missing", command, f"{', '.join(absent[:3])}, which a fresh run gives")
 
     def _found(self, kind: str, command: Command, what: str) -> None:
         self.findings.append(
@@ -181,13 +203,17 @@ class World:
         self.note(f"!! {kind}: {what}")
 
     def _excused(self, command: Command) -> set[str]:
-        """Bags that the user has put in place of those of the same slides: encode may keep them."""
-        from commands import bag_of
+        """Bags that the user wrote for the same slides, which encode may keep."""
+        from command_results import bag_of
 
         if command.verb != "encode":
             return set()
         folder = self.home / command.inputs[0]
-        work = Path(command.fresh_words[command.fresh_words.index("--out") + 1]) if command.fresh_words else None
+        work = (
+            Path(command.fresh_words[command.fresh_words.index("--out") + 1])
+            if command.fresh_words
+            else None
+        )
         work = work or Path(command.words[command.words.index("--out") + 1])
         found = set()
         for path in folder.glob("*.svs"):
@@ -196,16 +222,18 @@ class World:
                 found.add(f"{path.stem}: bag")
         return found
 
-    # ------------------------------------------------------------------------------------------------------------ files
+    # ---------------------------------------------------------------------------------------- files
 
     def user_files(self) -> dict[str, str]:
-        """All files that no command of scmil has made, by their digests."""
-        paths = [path for name in FOLDERS for path in sorted((self.home / name).glob("*"))] + list(self.own)
+        """The digests of all files that were not written by scmil."""
+        paths = [path for name in FOLDERS for path in sorted((self.home / name).glob("*"))] + list(
+            self.own
+        )
         paths += [self.home / "plan.toml"]
         return {str(path.relative_to(self.home)): digest(path) for path in paths if path.is_file()}
 
     def bag_folders(self) -> list[str]:
-        """Folders of bags, relative to the home."""
+        """The folders of bags, relative to the home folder."""
         found = {path.parent for path in self.home.glob("work*/bags/*/*.h5")}
         return sorted(str(path.relative_to(self.home)) for path in found)
 
@@ -218,7 +246,7 @@ class World:
         return [path.name for path in found]
 
     def slide_of(self, bag: Path) -> Path | None:
-        """The file of the slide that a bag is of, by the table of its work folder."""
+        """The slide of a bag, from the table of its work folder."""
         table = bag.parents[2] / "slides.csv"
         if not table.is_file():
             return None
@@ -228,19 +256,19 @@ class World:
 
 
 def digest(path: Path) -> str:
-    """Of the content of a file."""
+    """The SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def free_port() -> int:
-    """A port of this computer that nobody has."""
+    """A port that is not in use."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
 
 
 def replace_file(path: Path, content: bytes, keep_time: bool) -> None:
-    """Put another content under a name, with the time of the old one if asked."""
+    """Replace the content of a file, with the old modification time if `keep_time`."""
     stat = path.stat()
     path.write_bytes(content)
     if keep_time:
@@ -252,13 +280,13 @@ def _output(command: Command) -> str:
     return words[words.index("--out") + 1] if "--out" in words else words[1]
 
 
-def _sort(command: Command, name: str) -> str:
-    """Pictures of a viewer are another matter than its numbers."""
+def _kind_of_result(command: Command, name: str) -> str:
+    """Pictures and numbers of the viewer are separate kinds of findings."""
     return " picture" if command.verb == "view" and name.endswith((": tile", "level 8")) else ""
 
 
 def _optional(command: Command, name: str) -> bool:
-    """Whether a result of a fresh run may be absent: of a run of some cells, the others and the report."""
+    """Whether a result of a fresh run may be absent: a partial run has no report, for example."""
     return command.verb == "run" and "--only" in command.words and bool(command.fresh_words)
 
 

@@ -1,7 +1,8 @@
-"""The wheel, as a stranger meets it, in a fresh environment outside of the repository: python tests/check_dist.py dist/*.whl
+"""The wheel, as a stranger meets it, in a fresh environment outside of the repository: python
+tests/check_dist.py dist/*.whl
 
-`make dist` runs this. It installs what the wheel asks for, step by step: the core without torch, which is measured; torch;
-then all extras. What it needs of the network is what pip needs.
+`make dist` runs this. It installs what the wheel asks for, step by step: the core without torch,
+which is measured; torch; then all extras. What it needs of the network is what pip needs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def main() -> None:
     """Check one wheel; the first thing that does not hold ends it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--work", type=Path, help="A folder for the environment; default: one that is thrown away.")
+    parser.add_argument(
+        "--work", type=Path, help="A folder for the environment; default: one that is thrown away."
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as thrown_away:
         check(given.wheel.resolve(), (given.work or Path(thrown_away)).resolve())
@@ -60,9 +63,14 @@ def check_content(wheel: Path) -> None:
     """Types, lists and the viewer's page are inside; tests are not."""
     inside = set(zipfile.ZipFile(wheel).namelist())
     source = ROOT / "src"
-    wanted = [source / "scmil" / "py.typed", *(source / "scmil").glob("datasets/lists/*.csv")]
-    wanted += [path for path in (source / "scmil" / "viewer" / "static").rglob("*") if path.is_file()]
-    wanted += (source / "scmil").rglob("*.py")
+    wanted = [source / "scmil" / "py.typed", *(source / "scmil").glob("bags/datasets/lists/*.csv")]
+    wanted += [
+        path
+        for path in (source / "scmil" / "viz" / "viewer" / "static").rglob("*")
+        if path.is_file()
+    ]
+    for pattern in ("*.py", "*.css", "*.js"):
+        wanted += (source / "scmil").rglob(pattern)
     if missing := {str(path.relative_to(source)) for path in wanted} - inside:
         raise SystemExit(f"not in the wheel: {', '.join(sorted(missing))}")
     if foreign := [name for name in inside if not re.match(r"scmil(-[\w.]+\.dist-info)?/", name)]:
@@ -80,7 +88,10 @@ def requirements(wheel: Path) -> list[str]:
 
 def pip(work: Path, *words: str) -> None:
     """Install, at the versions of constraints.txt."""
-    say(f"pip install {' '.join(Path(word).name if word.startswith('/') else word for word in words)}")
+    say(
+        "pip install "
+        + " ".join(Path(word).name if word.startswith("/") else word for word in words)
+    )
     command = [
         work / "env" / "bin" / "pip",
         "install",
@@ -93,10 +104,18 @@ def pip(work: Path, *words: str) -> None:
 
 
 def scmil(work: Path, *words: str, fails_with: str = "") -> str:
-    """Run the command of the fresh environment; if it should fail, with these words and no traceback."""
+    """Run the command of the fresh environment; if it should fail, with these words and no
+    traceback.
+    """
     say(f"scmil {' '.join(words)}")
-    done = subprocess.run([work / "env" / "bin" / "scmil", *words], capture_output=True, text=True, cwd=work)
-    if bool(done.returncode) != bool(fails_with) or fails_with not in done.stderr or "Traceback" in done.stderr:
+    done = subprocess.run(
+        [work / "env" / "bin" / "scmil", *words], capture_output=True, text=True, cwd=work
+    )
+    if (
+        bool(done.returncode) != bool(fails_with)
+        or fails_with not in done.stderr
+        or "Traceback" in done.stderr
+    ):
         raise SystemExit(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
 
@@ -135,13 +154,20 @@ def check_all(work: Path) -> None:
     found = json.loads(scmil(work, "doctor", "--json"))
     if problems := [check for check in found if not check["ok"] and not check["optional"]]:
         raise SystemExit(f"doctor: {problems}")
-    scmil(work, "demo", "--slides", "8", "--folds", "2", "--repeats", "1", "--out", "demo", "--json")
+    scmil(
+        work, "demo", "--slides", "8", "--folds", "2", "--repeats", "1", "--out", "demo", "--json"
+    )
     python = work / "env" / "bin" / "python"
     for example in sorted((ROOT / "examples").glob("*.py")):
         say(example.name)
-        subprocess.run([python, shutil.copy(example, work)], check=True, cwd=work, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [python, shutil.copy(example, work)], check=True, cwd=work, stdout=subprocess.DEVNULL
+        )
     where = subprocess.run(
-        [python, "-c", "import scmil; print(scmil.__file__)"], capture_output=True, text=True, cwd=work
+        [python, "-c", "import scmil; print(scmil.__file__)"],
+        capture_output=True,
+        text=True,
+        cwd=work,
     )
     if str(work) not in where.stdout:
         raise SystemExit(f"scmil was imported from {where.stdout}")

@@ -1,15 +1,27 @@
-"""Shapes are types: every function of scmil that names shapes is checked against them while the tests run."""
+"""Shapes are types: every function of scmil that names shapes is checked against them while the
+tests run.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = ["scmil.sparse_coding.layer", "scmil.sparse_coding.released", "scmil.models.aggregators", "scmil.bags.bag"]
+CHECKED = [
+    "scmil.sparse_coding.equations",
+    "scmil.sparse_coding.layer",
+    "scmil.sparse_coding.released",
+    "scmil.models.aggregators",
+    "scmil.bags.bag",
+]
 install_import_hook(CHECKED, "beartype.beartype")
 
+TESTS = Path(__file__).parent
+# As doctests they would be imported by their name, which is the same for all.
+collect_ignore_glob = ["*conftest.py"]
 os.environ.setdefault("COLUMNS", "120")
 
 import torch  # noqa: E402  (after the hook)
@@ -18,6 +30,17 @@ import torch  # noqa: E402  (after the hook)
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+FOLDERS = {"e2e": pytest.mark.e2e, "browser": pytest.mark.browser}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in tests/e2e and tests/browser have the marker of that name."""
+    for item in items:
+        for folder, marker in FOLDERS.items():
+            if TESTS / folder in item.path.parents:
+                item.add_marker(marker)
 
 
 def pytest_configure() -> None:

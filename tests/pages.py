@@ -1,4 +1,6 @@
-"""The pages of the documentation as the tests read them: blocks of code, lines of commands, what is not run and why."""
+"""The pages of the documentation as the tests read them: blocks of code, lines of commands, what is
+not run and why.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-PAGES = [page for page in PAGES if "reference" not in page.parts]  # made from docstrings, which are tested themselves
+# Made from docstrings, which are tested themselves.
+PAGES = [page for page in PAGES if "reference" not in page.parts]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 LANGUAGES = {"sh", "python", "text", "toml", "pycon", "{toctree}"}
 
@@ -38,10 +41,12 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def lines(block: Block) -> Iterator[Line]:
-    """The commands of a block. One whose comment, or the comment above it, begins with "needs" gives that as its reason.
+    """The commands of a block. One whose comment, or the comment above it, begins with "needs"
+    gives that as its reason.
 
     >>> [*lines(Block("sh", "# Needs a GPU.\\nscmil train x\\n\\nscmil ls  # what there is"))]
-    [Line(words=['scmil', 'train', 'x'], reason='Needs a GPU.'), Line(words=['scmil', 'ls'], reason='')]
+    [Line(words=['scmil', 'train', 'x'], reason='Needs a GPU.'),
+     Line(words=['scmil', 'ls'], reason='')]
     """
     above = ""
     for line in block.text.replace("\\\n", " ").splitlines():
@@ -49,7 +54,9 @@ def lines(block: Block) -> Iterator[Line]:
         if not command.strip():
             above = comment  # it holds until the next comment or empty line
             continue
-        reason = next((text.strip() for text in (comment, above) if text.lower().startswith("needs")), "")
+        reason = next(
+            (text.strip() for text in (comment, above) if text.lower().startswith("needs")), ""
+        )
         for part in command.split("&&"):
             yield Line(shlex.split(part), reason)
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]
-Picture = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]  # colours at level-0 points (x, y)
+# Colours at level-0 points (x, y).
+Picture = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 
 OUTSIDE = 255
 
 
 def ramp(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Red grows along x and green along y, by 0.2137 a pixel: the average over any window is the value at its centre.
+    """Red grows along x and green along y, by 0.2137 a pixel: the average over any window is the
+    value at its centre.
 
     The odd slope is there so that roundings cancel, whatever the level.
     """
@@ -24,7 +27,9 @@ def ramp(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def disc(centre: tuple[float, float], radius: float) -> Picture:
-    """A white disc on black with a soft edge, so that its centre of mass is the same at every resolution."""
+    """A white disc on black with a soft edge, so that its centre of mass is the same at every
+    resolution.
+    """
 
     def picture(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         distance = np.hypot(x - centre[0], y - centre[1])
@@ -33,7 +38,7 @@ def disc(centre: tuple[float, float], radius: float) -> Picture:
     return picture
 
 
-def painted(picture: Picture, size: Size, by: float = 1.0) -> Pixels:
+def rendered(picture: Picture, size: Size, by: float = 1.0) -> Pixels:
     """A level: the picture at the centre of each pixel."""
     width, height = (round(side / by) for side in size)
     x, y = np.meshgrid((np.arange(width) + 0.5) * by, (np.arange(height) + 0.5) * by)
@@ -54,27 +59,43 @@ def write_tiff(
     import tifffile
 
     density = None if mpp is None else (10_000 / mpp, 10_000 / mpp)
-    how = dict(tile=(tile, tile), photometric="rgb", compression=compression)
+    how: dict[str, Any] = dict(tile=(tile, tile), photometric="rgb", compression=compression)
     how |= dict(resolution=density, resolutionunit="CENTIMETER") if density else {}
     with tifffile.TiffWriter(path, ome=subifds) as file:
-        meta = {"axes": "YXS"} | ({"PhysicalSizeX": mpp, "PhysicalSizeY": mpp} if mpp else {}) if subifds else None
-        first = dict(subifds=len(levels) - 1) if subifds else {}
+        meta = (
+            {"axes": "YXS"} | ({"PhysicalSizeX": mpp, "PhysicalSizeY": mpp} if mpp else {})
+            if subifds
+            else None
+        )
+        first: dict[str, Any] = dict(subifds=len(levels) - 1) if subifds else {}
         file.write(levels[0], description=description, metadata=meta, **first, **how)
         for level in levels[1:]:
-            file.write(level, description=None if subifds else description, subfiletype=1, metadata=None, **how)
+            file.write(
+                level,
+                description=None if subifds else description,
+                subfiletype=1,
+                metadata=None,
+                **how,
+            )
     return path
 
 
-def write_svs(path: Path, levels: Sequence[Pixels], mpp: float | None = 0.25, objective: float | None = 40) -> Path:
+def write_svs(
+    path: Path, levels: Sequence[Pixels], mpp: float | None = 0.25, objective: float | None = 40
+) -> Path:
     """A slide that OpenSlide takes for one of Aperio's."""
-    said = "Aperio Image Library v11.2.1 \r\nmade by a test"
-    said += f"|AppMag = {objective:g}" if objective else ""
-    said += f"|MPP = {mpp}" if mpp else ""
-    return write_tiff(path, levels, mpp=None, description=said)
+    description = "Aperio Image Library v11.2.1 \r\nmade by a test"
+    description += f"|AppMag = {objective:g}" if objective else ""
+    description += f"|MPP = {mpp}" if mpp else ""
+    return write_tiff(path, levels, mpp=None, description=description)
 
 
-def write_dicom(folder: Path, pixels: Pixels, mpp: float = 0.25, tile: int = 64, series: str | None = None) -> Path:
-    """A DICOM whole slide image of one level: TILED_FULL, not compressed, one file. Its path is returned."""
+def write_dicom(
+    folder: Path, pixels: Pixels, mpp: float = 0.25, tile: int = 64, series: str | None = None
+) -> Path:
+    """A DICOM whole slide image of one level: TILED_FULL, not compressed, one file. Its path is
+    returned.
+    """
     from pydicom.dataset import Dataset, FileMetaDataset
     from pydicom.uid import ExplicitVRLittleEndian, VLWholeSlideMicroscopyImageStorage, generate_uid
 
@@ -95,7 +116,11 @@ def write_dicom(folder: Path, pixels: Pixels, mpp: float = 0.25, tile: int = 64,
     dataset.DimensionOrganizationType = "TILED_FULL"
     dataset.TotalPixelMatrixColumns, dataset.TotalPixelMatrixRows = width, height
     dataset.Columns = dataset.Rows = tile
-    dataset.NumberOfFrames, dataset.SamplesPerPixel, dataset.PhotometricInterpretation = rows * columns, 3, "RGB"
+    dataset.NumberOfFrames, dataset.SamplesPerPixel, dataset.PhotometricInterpretation = (
+        rows * columns,
+        3,
+        "RGB",
+    )
     dataset.PlanarConfiguration, dataset.PixelRepresentation = 0, 0
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
     dataset.TotalPixelMatrixFocalPlanes = 1

@@ -1,4 +1,4 @@
-"""A run folder as `scmil run` writes it, with drawn predictions instead of trained ones: quick, and the same every time."""
+"""A run directory as `scmil run` writes it, with random predictions instead of trained models."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from scmil.stats.metrics import METRICS, accuracy, score_all, youden_threshold
 from scmil.bags.splits import repeated_folds
+from scmil.stats.metrics import METRICS, accuracy, score_all, youden_threshold
 
 EVIL = "<script>alert(1)</script>"
-ARMS: tuple[tuple[str, str | None], ...] = (("ABMIL | a_b", None), ("ABMIL + SC", "ABMIL | a_b"), (EVIL, "ABMIL | a_b"))
+METHODS: tuple[tuple[str, str | None], ...] = (
+    ("ABMIL | a_b", None),
+    ("ABMIL + SC", "ABMIL | a_b"),
+    (EVIL, "ABMIL | a_b"),
+)
 PUBLISHED = {("ABMIL | a_b", "musk1"): 0.9, ("ABMIL + SC", "musk1"): 0.969}
 PROTOCOLS = ("last", "nested", "test-tuned")
 EPOCHS = 12
@@ -23,10 +27,11 @@ EPOCHS = 12
 
 def write_run(
     folder: Path,
-    arms: Sequence[tuple[str, str | None]] = ARMS,
+    methods: Sequence[tuple[str, str | None]] = METHODS,
     datasets: Sequence[str] = ("musk1", "fox"),
     *,
-    skill: Mapping[str, float] | None = None,  # how far apart the classes' scores are, by arm
+    skill: Mapping[str, float]
+    | None = None,  # distance between the scores of the classes, by method
     failed: Sequence[tuple[str, str]] = ((EVIL, "fox"),),
     missing: Sequence[tuple[str, str]] = (),
     protocols: Sequence[str] = PROTOCOLS,
@@ -35,41 +40,55 @@ def write_run(
     repeats: int = 5,
     folds: int = 10,
 ) -> Path:
-    """Every arm on every data set; the failed have a cause, the missing nothing at all."""
-    cells: list[dict[str, Any]] = []
+    """Write every method on every data set; failed runs have a cause, missing ones no files."""
+    planned: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     fold_rows: list[dict[str, Any]] = []
     for d, dataset in enumerate(datasets):
-        for a, (arm, _) in enumerate(arms):
-            name = f"{dataset}--arm-{a}"
-            cells.append(
-                {"cell": name, "dataset": dataset, "arm": arm, "protocols": list(protocols), "settings": {"n": a}}
+        for a, (method, _) in enumerate(methods):
+            name = f"{dataset}--method-{a}"
+            planned.append(
+                {
+                    "cell": name,
+                    "dataset": dataset,
+                    "arm": method,
+                    "protocols": list(protocols),
+                    "settings": {"n": a},
+                }
             )
-            if (arm, dataset) in missing:
+            if (method, dataset) in missing:
                 continue
             home = folder / "cells" / name
             home.mkdir(parents=True)
-            if (arm, dataset) in failed:
-                (home / "failed.json").write_text(json.dumps({"error": "ValueError: no <b>luck</b>"}))
+            if (method, dataset) in failed:
+                (home / "failed.json").write_text(
+                    json.dumps({"error": "ValueError: no <b>luck</b>"})
+                )
                 continue
-            apart = (skill or {}).get(arm, 1.6 + 0.2 * a) - 0.3 * d
-            cell = _Cell(arm, dataset, name, bags, repeats, folds, apart, noise=100 * d + a)
-            predictions = [row for protocol in protocols for row in cell.test(protocol, results, fold_rows)]
-            _write(home / "predictions.csv", predictions)
-            _write(home / "history.csv", cell.history())
-    _write(folder / "results.csv", results)
-    _write(folder / "folds.csv", fold_rows)
+            apart = (skill or {}).get(method, 1.6 + 0.2 * a) - 0.3 * d
+            one = _SyntheticRun(
+                method, dataset, name, bags, repeats, folds, apart, noise=100 * d + a
+            )
+            predictions = [
+                row for protocol in protocols for row in one.test(protocol, results, fold_rows)
+            ]
+            _write_csv(home / "predictions.csv", predictions)
+            _write_csv(home / "history.csv", one.history())
+    _write_csv(folder / "results.csv", results)
+    _write_csv(folder / "folds.csv", fold_rows)
     plan = {
         "format": "scmil-run-1",
         "name": "synthetic",
         "title": "Table II · synthetic <b>run</b>",
-        "about": "Drawn, not trained.",
-        "arms": [{"name": name, "against": against} for name, against in arms],
+        "about": "Random, not trained.",
+        "arms": [{"name": name, "against": against} for name, against in methods],
         "datasets": list(datasets),
         "protocol": {"kind": "kfold", "folds": folds, "repeats": repeats, "seed": 0},
         "training": {"epochs": EPOCHS, "learning_rate": 1e-4},
-        "cells": cells,
-        "published": [{"arm": a, "dataset": d, "accuracy": v, "sd": 0.05} for (a, d), v in published.items()],
+        "cells": planned,
+        "published": [
+            {"arm": a, "dataset": d, "accuracy": v, "sd": 0.05} for (a, d), v in published.items()
+        ],
         "published_note": "From the paper & its Table II.",
         "versions": {"scmil": "0.2.0", "torch": "2.13.0"},
     }
@@ -77,13 +96,26 @@ def write_run(
     return folder
 
 
-class _Cell:
-    """One arm on one data set: the bags are shared by all arms, the noise is its own."""
+def small_run(folder: Path, **options: object) -> Path:
+    """A run of 20 bags without failures; `options` are those of `write_run`."""
+    return write_run(folder, **{"bags": 20, "repeats": 2, "folds": 5, "failed": (), **options})  # type: ignore[arg-type]
+
+
+class _SyntheticRun:
+    """One method on one data set: all methods share the bags, each has its own noise."""
 
     def __init__(
-        self, arm: str, dataset: str, name: str, bags: int, repeats: int, folds: int, apart: float, noise: int
+        self,
+        method: str,
+        dataset: str,
+        name: str,
+        bags: int,
+        repeats: int,
+        folds: int,
+        apart: float,
+        noise: int,
     ) -> None:
-        self.place = {"cell": name, "dataset": dataset, "arm": arm}
+        self.place = {"cell": name, "dataset": dataset, "arm": method}
         self.labels = np.arange(bags) % 2
         self.splits = repeated_folds(self.labels.tolist(), folds, repeats, seed=0)
         hardness = np.random.default_rng(len(dataset)).normal(size=bags)
@@ -92,11 +124,16 @@ class _Cell:
         self.positive = 1 / (1 + np.exp(-logit))
         self.noise = np.random.default_rng(noise)
 
-    def test(self, protocol: str, results: list[dict[str, Any]], folds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def test(
+        self, protocol: str, results: list[dict[str, Any]], folds: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         rows, scores = [], []
         for repeat, splits in enumerate(self.splits):
             for fold, split in enumerate(splits):
-                labels, positive = self.labels[list(split.test)], self.positive[repeat, list(split.test)]
+                labels, positive = (
+                    self.labels[list(split.test)],
+                    self.positive[repeat, list(split.test)],
+                )
                 probabilities = np.stack([1 - positive, positive], 1)
                 threshold = youden_threshold(labels, positive) if protocol == "test-tuned" else 0.5
                 if accuracy(labels, probabilities, threshold) < accuracy(labels, probabilities):
@@ -105,7 +142,15 @@ class _Cell:
                 score = score_all(labels, probabilities, threshold)
                 scores.append([score[metric] for metric in METRICS])
                 place = {**self.place, "protocol": protocol, "repeat": repeat, "fold": fold}
-                folds.append({**place, "bags": len(labels), **_blank(score), "epoch": EPOCHS, "threshold": threshold})
+                folds.append(
+                    {
+                        **place,
+                        "bags": len(labels),
+                        **_blank(score),
+                        "epoch": EPOCHS,
+                        "threshold": threshold,
+                    }
+                )
                 rows += [
                     {
                         "protocol": protocol,
@@ -117,17 +162,24 @@ class _Cell:
                     | {"threshold": threshold, "p0": 1 - p, "p1": p}
                     for bag, p in zip(split.test, positive.tolist())
                 ]
-        results.append(self._result(protocol, np.array(scores).reshape(len(self.splits), -1, len(METRICS))))
+        results.append(
+            self._result(protocol, np.array(scores).reshape(len(self.splits), -1, len(METRICS)))
+        )
         return rows
 
     def _result(self, protocol: str, scores: np.ndarray) -> dict[str, Any]:
         counts = {"repeats": scores.shape[0], "folds": scores.shape[1], "bags": len(self.labels)}
         row: dict[str, Any] = {**self.place, "protocol": protocol, **counts}
         for i, metric in enumerate(METRICS):
-            mean, error = scores[..., i].mean(), 2 * scores[..., i].std() / math.sqrt(scores.shape[1])
+            mean, error = (
+                scores[..., i].mean(),
+                2 * scores[..., i].std() / math.sqrt(scores.shape[1]),
+            )
             row |= {
                 metric: mean,
-                f"{metric}_sd_repeats": scores[..., i].mean(1).std(ddof=1) if len(scores) > 1 else math.nan,
+                f"{metric}_sd_repeats": scores[..., i].mean(1).std(ddof=1)
+                if len(scores) > 1
+                else math.nan,
             }
             row |= {
                 f"{metric}_sd_folds": scores[..., i].std(),
@@ -154,10 +206,13 @@ class _Cell:
 
 
 def _blank(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: "" if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+    return {
+        name: "" if isinstance(value, float) and math.isnan(value) else value
+        for name, value in row.items()
+    }
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()

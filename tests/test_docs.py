@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 import tomllib
@@ -16,7 +17,11 @@ from scmil.cli import app
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-ROWS = re.findall(r"^\| ([^|]+) \| `([\w./-]+)` \| `?([^|`]*)`? \|", (ROOT / "docs" / "paper_map.md").read_text(), re.M)
+ROWS = re.findall(
+    r"^\| ([^|]+) \| `([\w./-]+)` \| `?([^|`]*)`? \|",
+    (ROOT / "docs" / "paper_map.md").read_text(),
+    re.M,
+)
 
 
 @pytest.mark.parametrize(("place", "path", "name"), ROWS, ids=[row[0].strip() for row in ROWS])
@@ -24,7 +29,10 @@ def test_the_paper_map_points_at_what_is_there(place: str, path: str, name: str)
     assert (ROOT / path).is_file()
     if name.strip() and path.startswith("src/"):
         module = importlib.import_module(
-            path.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            path.removeprefix("src/")
+            .removesuffix(".py")
+            .replace("/", ".")
+            .removesuffix(".__init__")
         )
         for part in name.strip().split("."):
             module = getattr(module, part)
@@ -32,7 +40,16 @@ def test_the_paper_map_points_at_what_is_there(place: str, path: str, name: str)
 
 def test_the_paper_map_covers_every_equation_table_and_figure() -> None:
     places = " ".join(row[0] for row in ROWS)
-    for place in ("Eq. (1)", "Eq. (2)", "Eq. (3)", "Eq. (4)", "Fig. 1", "Fig. 2", "Table II", "Table III"):
+    for place in (
+        "Eq. (1)",
+        "Eq. (2)",
+        "Eq. (3)",
+        "Eq. (4)",
+        "Fig. 1",
+        "Fig. 2",
+        "Table II",
+        "Table III",
+    ):
         assert place in places
 
 
@@ -46,12 +63,23 @@ def test_links_lead_somewhere(page: str) -> None:
 def test_blocks_name_a_language_that_the_tests_know() -> None:
     for page in PAGES:
         for block in blocks(page):
-            looks_like_commands = re.search(r"^scmil ", block.text, re.M) and block.language not in ("sh", "text")
-            assert block.language in LANGUAGES or not (block.language or looks_like_commands), (page.name, block)
+            looks_like_commands = re.search(
+                r"^scmil ", block.text, re.M
+            ) and block.language not in ("sh", "text")
+            assert block.language in LANGUAGES or not (block.language or looks_like_commands), (
+                page.name,
+                block,
+            )
 
 
 def test_commands_in_blocks_are_run_or_say_why_not() -> None:
-    every = [line for page in PAGES for block in blocks(page) if block.language == "sh" for line in lines(block)]
+    every = [
+        line
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "sh"
+        for line in lines(block)
+    ]
     skipped = [line for line in every if line.words[0] == "scmil" and line.reason]
     assert len(every) > 50
     assert all(re.match(r"needs \w+ \w+", line.reason, re.I) for line in skipped)
@@ -72,9 +100,16 @@ def test_commands_in_sentences_have_these_options(name: str) -> None:
     for words in commands_in_sentences(ROOT / name):
         verb = words[1]
         assert verb in COMMANDS or not verb.isalpha() or verb.isupper(), words
-        options = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help", "--version"}
+        options = {word.partition("=")[0] for word in words if word.startswith("--")} - {
+            "--help",
+            "--version",
+        }
         if verb in COMMANDS:
-            known = {spelling for given in COMMANDS[verb].params for spelling in (*given.opts, *given.secondary_opts)}
+            known = {
+                spelling
+                for given in COMMANDS[verb].params
+                for spelling in (*given.opts, *given.secondary_opts)
+            }
             assert options <= known, words
 
 
@@ -87,12 +122,46 @@ def test_extras_in_the_pages_exist() -> None:
 def test_the_page_of_the_benchmarks_says_what_the_results_say() -> None:
     sys.path.insert(0, str(DOCS))
     try:
-        from make_benchmarks import filled
+        from make_benchmarks import filled  # type: ignore[import-not-found]
     finally:
         sys.path.remove(str(DOCS))
     page = (DOCS / "benchmarks.md").read_text()
     assert filled(page) == page, "the results have changed: python docs/make_benchmarks.py"
     assert filled(page.replace("ABMIL-Gated | 0.", "ABMIL-Gated | 1.")) == page
+
+
+def fidelity_page(page: str) -> str:
+    sys.path.insert(0, str(DOCS))
+    try:
+        from make_fidelity import filled  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(DOCS))
+    return str(filled(page))
+
+
+def test_the_page_of_the_fidelity_says_what_the_result_says() -> None:
+    page = (DOCS / "fidelity.md").read_text()
+    assert fidelity_page(page) == page, "the result has changed: python docs/make_fidelity.py"
+    assert fidelity_page(page.replace("`transmil` | `szc", "`transmil` | `xyz")) == page
+
+
+def test_the_page_of_the_fidelity_has_every_aggregator_of_ours() -> None:
+    tables = (DOCS / "fidelity.md").read_text().partition("## Departures")[0]
+    named = set(re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\| (`[^|]+)", tables, re.M))))
+    ours = {
+        name
+        for name in scmil.aggregators.names()
+        if scmil.aggregators.entry(name).factory.__module__.startswith("scmil.")
+    }
+    assert named == ours
+
+
+def test_the_result_of_the_fidelity_is_complete_and_close() -> None:
+    from golden_cases import CASES, LAYERS
+
+    files = json.loads((ROOT / "benchmarks" / "results" / "fidelity.json").read_text())["files"]
+    assert set(files) == {case.file for case in CASES} | set(LAYERS)
+    assert max(max(one["outputs"], one["gradients"]) for one in files.values()) < 1e-5
 
 
 def test_every_picture_is_made_by_a_command() -> None:

@@ -1,7 +1,7 @@
 """The public names are listed, have docstrings, and do not change without a word in the CHANGELOG.
 
-`docs/public_api.json` is the picture of the last release that people build on. After a change that is meant:
-python tests/test_public_api.py, and a line about it under "Next" in CHANGELOG.md.
+`docs/public_api.json` is the picture of the last release that people build on. After a change that
+is meant: python tests/test_public_api.py, and a line about it under "Next" in CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ PICTURE = ROOT / "docs" / "public_api.json"
 
 
 def look() -> dict[str, str]:
-    """Every public name with the arguments it takes: their names, their kind, whether they have a default."""
-    return {name: arguments(getattr(scmil, name)) for name in sorted(set(scmil.__all__) - {"__version__"})}
+    """Every public name with the arguments it takes: their names, their kind, whether they have a
+    default.
+    """
+    return {
+        name: arguments(getattr(scmil, name))
+        for name in sorted(set(scmil.__all__) - {"__version__"})
+    }
 
 
 def arguments(thing: object) -> str:
@@ -36,7 +41,10 @@ def arguments(thing: object) -> str:
     except ValueError:
         return "(...)"
     plain = [
-        given.replace(annotation=given.empty, default=given.empty if given.default is given.empty else _Something)
+        given.replace(
+            annotation=given.empty,
+            default=given.empty if given.default is given.empty else _Something,
+        )
         for given in parameters
     ]
     return str(inspect.Signature(plain))

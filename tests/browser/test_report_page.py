@@ -1,53 +1,46 @@
-"""The report in a real browser: it sorts, switches metrics, fits a phone, and asks the network for nothing."""
+"""The report in a browser: sorting, metrics, narrow screens, and no network requests."""
 
 from __future__ import annotations
 
-import shutil
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from synthetic_run import write_run
 
 from scmil.report import write_report
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-OPTIONS += ["--disable-background-networking", "--disable-component-update"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield browser
-        browser.close()
-
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    [path] = write_report(write_run(tmp_path_factory.mktemp("run"), bags=40, repeats=2), ["html"])
+    run = write_run(tmp_path_factory.mktemp("run"), bags=40, repeats=2)
+    (run / "pictures").mkdir()
+    Image.new("RGB", (1000, 400)).save(run / "pictures" / "a.png")
+    pictures = [{"file": "a.png", "caption": name} for name in ("left", "right")]
+    rows = [{"words": "", "half": True, "pictures": pictures}]
+    (run / "pictures" / "pictures.json").write_text(json.dumps(rows))
+    [path] = write_report(run, ["html"])
     return path
 
 
 @pytest.fixture
 def page(browser: Any, report: Path) -> Iterator[Any]:
-    """The page, with what it said and asked for; whatever the test did, it must have said and asked for nothing."""
+    """The page; at the end there must be no console message and no request."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    said: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(f"dialog: {dialog.message}"))
-    page.on("request", lambda request: asked.append(request.url))
+    messages: list[str] = []
+    requests: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("dialog", lambda dialog: messages.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto(report.as_uri())
     yield page
     page.close()
-    assert said == []
-    assert [url for url in asked if url not in (report.as_uri(), "data:,")] == []
+    assert messages == []
+    assert [url for url in requests if url != report.as_uri() and not url.startswith("data:")] == []
 
 
 def column(page: Any, table: str, number: int) -> list[str]:
@@ -55,11 +48,13 @@ def column(page: Any, table: str, number: int) -> list[str]:
 
 
 def numbers(page: Any) -> list[float]:
-    return [float(text.split()[0]) for text in column(page, "Results by protocol last", 2)]
+    return [
+        float(text.split()[0]) for text in column(page, "Results under selection protocol last", 2)
+    ]
 
 
-def test_a_click_sorts_and_a_second_one_turns_the_order(page: Any) -> None:
-    heading = page.locator("[aria-label='Results by protocol last'] th").nth(1)
+def test_a_click_sorts_and_a_second_one_reverses_the_order(page: Any) -> None:
+    heading = page.locator("[aria-label='Results under selection protocol last'] th").nth(1)
     heading.locator("button").click()
     assert heading.get_attribute("aria-sort") == "descending"
     assert numbers(page) == sorted(numbers(page), reverse=True)
@@ -68,35 +63,48 @@ def test_a_click_sorts_and_a_second_one_turns_the_order(page: Any) -> None:
     assert numbers(page) == sorted(numbers(page))
 
 
-def test_the_keyboard_sorts_by_words_and_only_one_heading_is_marked(page: Any) -> None:
-    headings = page.locator("[aria-label='Results by protocol last'] th button")
+def test_the_keyboard_sorts_and_only_one_heading_is_marked(page: Any) -> None:
+    headings = page.locator("[aria-label='Results under selection protocol last'] th button")
     headings.nth(1).click()
     headings.nth(0).focus()
     page.keyboard.press("Enter")
-    names = column(page, "Results by protocol last", 1)
+    names = column(page, "Results under selection protocol last", 1)
     assert names == page.evaluate("names => [...names].sort((a, b) => a.localeCompare(b))", names)
-    assert page.locator("[aria-label='Results by protocol last'] th[aria-sort]").count() == 1
+    assert (
+        page.locator("[aria-label='Results under selection protocol last'] th[aria-sort]").count()
+        == 1
+    )
 
 
-def test_a_missing_number_stays_at_the_end_both_ways(page: Any) -> None:
-    button = page.locator("[aria-label='Results by protocol last'] th button").nth(2)
+def test_missing_numbers_are_last_in_both_orders(page: Any) -> None:
+    button = page.locator("[aria-label='Results under selection protocol last'] th button").nth(2)
     for _ in range(2):
         button.click()
-        assert column(page, "Results by protocol last", 3)[-1] == "–"
+        assert column(page, "Results under selection protocol last", 3)[-1] == "–"
 
 
-def test_another_metric_is_shown_and_sorted_by(page: Any) -> None:
+def test_another_metric_can_be_shown_and_sorted(page: Any) -> None:
     before = numbers(page)
     page.locator("select").select_option("brier")
     after = numbers(page)
     assert after != before
     assert "Brier score, smaller is better" in page.locator("#results").inner_text()
     assert "0.969" not in page.locator("#results").inner_text()  # published numbers are accuracies
-    page.locator("[aria-label='Results by protocol last'] th button").nth(1).click()
+    page.locator("[aria-label='Results under selection protocol last'] th button").nth(1).click()
     assert numbers(page) == sorted(after, reverse=True)
 
 
-def test_settings_unfold(page: Any) -> None:
+def test_a_picture_can_be_enlarged(page: Any) -> None:
+    width = "image => image.getBoundingClientRect().width"
+    image = page.locator("#pictures img").first
+    assert image.evaluate(width) < 700
+    image.click()
+    assert image.evaluate(width) == 1000
+    image.press("Enter")
+    assert image.evaluate(width) < 700
+
+
+def test_settings_can_be_unfolded(page: Any) -> None:
     assert not page.locator("pre").is_visible()
     page.locator("summary", has_text="as JSON").click()
     assert page.locator("pre").is_visible()
@@ -108,7 +116,7 @@ def test_only_tables_scroll_sideways(page: Any, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_dark_rooms_get_a_dark_page(page: Any) -> None:
+def test_the_page_is_dark_if_the_system_is(page: Any) -> None:
     colour = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(colour)
     page.emulate_media(color_scheme="dark")
@@ -116,9 +124,14 @@ def test_dark_rooms_get_a_dark_page(page: Any) -> None:
 
 
 def test_labels_of_the_plots_do_not_overlap(page: Any) -> None:
-    overlaps = page.evaluate("""() => [...document.querySelectorAll(".panels svg")].flatMap((svg) => {
-        const boxes = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
-        return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([, q]) =>
-            p.left < q.right && q.left < p.right && p.top + 2 < q.bottom && q.top + 2 < p.bottom).map(([b]) => [a, b]));
-    })""")
+    overlaps = page.evaluate("""() => {
+        const overlap = (p, q) => p.left < q.right && q.left < p.right
+            && p.top + 2 < q.bottom && q.top + 2 < p.bottom;
+        return [...document.querySelectorAll(".panels svg")].flatMap((svg) => {
+            const labels = [...svg.querySelectorAll("text")]
+                .map((text) => [text.textContent, text.getBoundingClientRect()]);
+            return labels.flatMap(([a, p], i) =>
+                labels.slice(i + 1).filter(([, q]) => overlap(p, q)).map(([b]) => [a, b]));
+        });
+    }""")
     assert overlaps == []

@@ -1,4 +1,6 @@
-"""What every registered aggregator promises. A new one is tested here from the moment it is registered."""
+"""What every registered aggregator promises. A new one is tested here from the moment it is
+registered.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from scmil import build_model, load_model, save_model
-from scmil.models import aggregators
 from scmil.errors import BagError, ShapeError
+from scmil.models import aggregators
 from scmil.models.model import MILModel
 
 NAMES = aggregators.names()
@@ -20,7 +22,9 @@ WITH: dict[str, Any] = {"sparse_coding": {"atoms": 64, "layers": 3}}
 CONTROL: dict[str, Any] = {"refine": "linear", "sparse_coding": {"atoms": 64}}
 
 every_name = pytest.mark.parametrize("name", NAMES)
-every_arm = pytest.mark.parametrize("arm", [WITHOUT, WITH, CONTROL], ids=["without", "with", "control"])
+every_arm = pytest.mark.parametrize(
+    "arm", [WITHOUT, WITH, CONTROL], ids=["without", "with", "control"]
+)
 
 
 def model_for(name: str, arm: dict[str, Any], classes: int = 2) -> MILModel:
@@ -29,10 +33,12 @@ def model_for(name: str, arm: dict[str, Any], classes: int = 2) -> MILModel:
 
 def test_the_seventeen_of_the_paper_are_there() -> None:
     paper = (
-        "mean max mi-net-instance mi-net mi-net-ds mi-net-rc abmil abmil-gated gnn-mil dp-minn nlmil anlmil dsmil "
+        "mean max mi-net-instance mi-net mi-net-ds mi-net-rc abmil abmil-gated gnn-mil dp-minn "
+        "nlmil anlmil dsmil "
         "transmil dtfd-maxmin dtfd-afs ilra"
     )
-    assert paper.split() == [name for name in NAMES if name in paper.split()]  # and others may stand beside them
+    # And others may stand beside them.
+    assert paper.split() == [name for name in NAMES if name in paper.split()]
 
 
 @every_name
@@ -61,6 +67,7 @@ def test_prediction(name: str, arm: dict[str, Any], n: int, classes: int) -> Non
         assert model.loss(prediction, classes - 1).isfinite()
 
 
+@pytest.mark.slow
 @every_name
 @pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
 def test_a_whole_slide(name: str, arm: dict[str, Any]) -> None:
@@ -68,7 +75,10 @@ def test_a_whole_slide(name: str, arm: dict[str, Any]) -> None:
     prediction = model(torch.randn(10_007, DIM))
     model.loss(prediction, 1).backward()
     assert prediction.attention.sum().item() == pytest.approx(1, abs=1e-3)
-    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(
+        parameter.grad is None or parameter.grad.isfinite().all()
+        for parameter in model.parameters()
+    )
 
 
 @every_name
@@ -99,7 +109,9 @@ def test_gradients_reach_every_parameter(name: str, arm: dict[str, Any]) -> None
         torch.manual_seed(seed)
         model.zero_grad()
         model.loss(model(torch.randn(30, DIM)), seed % 2).backward()
-        reached |= {key for key, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()}
+        reached |= {
+            key for key, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()
+        }
     assert reached == {key for key, _ in model.named_parameters()}
 
 
@@ -119,7 +131,7 @@ def test_evaluation_repeats(name: str) -> None:
 
 
 @every_name
-def test_it_learns_to_tell_two_bags_apart(name: str) -> None:
+def test_it_learns_to_separate_two_bags(name: str) -> None:
     model = model_for(name, WITH)
     generator = torch.Generator().manual_seed(0)
     negative = torch.randn(20, DIM, generator=generator)
@@ -146,13 +158,23 @@ def test_it_learns_to_tell_two_bags_apart(name: str) -> None:
     ("bag", "error", "message"),
     [
         (torch.zeros(0, DIM), BagError, "the bag is empty"),
-        (torch.full((3, DIM), float("nan")), BagError, "3 of the bag's 3 instances have NaN or infinite features"),
-        (torch.zeros(3, DIM + 1), ShapeError, f"{DIM + 1}-dimensional features, but this model was built for {DIM}"),
+        (
+            torch.full((3, DIM), float("nan")),
+            BagError,
+            "3 of the bag's 3 instances have NaN or infinite features",
+        ),
+        (
+            torch.zeros(3, DIM + 1),
+            ShapeError,
+            f"{DIM + 1}-dimensional features, but this model was built for {DIM}",
+        ),
         (torch.zeros(DIM), ShapeError, "a bag is a matrix"),
     ],
     ids=["empty", "NaN", "width", "vector"],
 )
-def test_bad_bags_are_refused(name: str, bag: Tensor, error: type[Exception], message: str) -> None:
+def test_bad_bags_are_rejected(
+    name: str, bag: Tensor, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         model_for(name, WITHOUT)(bag)
 
@@ -170,7 +192,9 @@ def test_one_file_and_one_decorator_are_enough() -> None:
             self.head = nn.Linear(dim, classes)
 
         def forward(self, h: Tensor) -> aggregators.Prediction:
-            return aggregators.Prediction(self.head(h[0]), nn.functional.one_hot(torch.tensor(0), len(h)).float())
+            return aggregators.Prediction(
+                self.head(h[0]), nn.functional.one_hot(torch.tensor(0), len(h)).float()
+            )
 
     try:
         model = build_model(DIM, 2, "first-instance", sparse_coding=True)

@@ -12,11 +12,11 @@ from independent_readers import read_clam, read_clam_labels, read_trident
 from scmil import Bag
 from scmil.bags import formats
 from scmil.bags.bag import BagSet
-from scmil.errors import DataError, OutputError
-from scmil.core.files import write_atomically
-from scmil.bags.formats import Exported, export, open_bags, writable
+from scmil.bags.formats import Exported, export_bags, open_bags, writable
 from scmil.bags.formats.folder import Folder
 from scmil.bags.labels import read_labels
+from scmil.core.atomic import write_atomically
+from scmil.errors import DataError, OutputError
 
 every_format = pytest.mark.parametrize("name", formats.names())
 every_writer = pytest.mark.parametrize("name", writable())
@@ -34,10 +34,19 @@ KNOWN = {
 def some_bags() -> BagSet:
     generator = torch.Generator().manual_seed(0)
     bags = []
-    for position, (id, rows) in enumerate({"007": 5, "a b.c": 70, "empty": 0}.items()):
+    for position, (bag_id, rows) in enumerate({"007": 5, "a b.c": 70, "empty": 0}.items()):
         xy = torch.randint(0, 40_000, (rows, 2), generator=generator)
-        label, patient = (None, None) if id == "empty" else (position, f"p{position}")
-        bags.append(Bag(id, torch.randn(rows, 9, generator=generator), label, patient, xy=xy, provenance=KNOWN))
+        label, patient = (None, None) if bag_id == "empty" else (position, f"p{position}")
+        bags.append(
+            Bag(
+                bag_id,
+                torch.randn(rows, 9, generator=generator),
+                label,
+                patient,
+                xy=xy,
+                provenance=KNOWN,
+            )
+        )
     return BagSet(bags, classes=("normal", "tumour"))
 
 
@@ -61,7 +70,7 @@ def test_it_sees_nothing_in_a_folder_of_something_else(name: str, tmp_path: Path
 @every_writer
 def test_what_is_written_comes_back(name: str, tmp_path: Path) -> None:
     bags = some_bags()
-    assert export(bags, tmp_path, name) == Exported(bags.ids, ())
+    assert export_bags(bags, tmp_path, name) == Exported(bags.ids, ())
     again = open_bags(tmp_path, labels=read_labels(tmp_path / "labels.csv"))
     assert (again.ids, again.labels, again.patients) == (bags.ids, bags.labels, bags.patients)
     assert again.classes == bags.classes
@@ -73,8 +82,10 @@ def test_what_is_written_comes_back(name: str, tmp_path: Path) -> None:
 
 @every_writer
 def test_half_precision_and_double_are_written_as_32_bit(name: str, tmp_path: Path) -> None:
-    for id, dtype in (("half", torch.float16), ("double", torch.float64)):
-        export([Bag(id, torch.ones(3, 4, dtype=dtype) / 3, provenance=KNOWN)], tmp_path, name)
+    for bag_id, dtype in (("half", torch.float16), ("double", torch.float64)):
+        export_bags(
+            [Bag(bag_id, torch.ones(3, 4, dtype=dtype) / 3, provenance=KNOWN)], tmp_path, name
+        )
     bags = open_bags(tmp_path)
     assert bags[0].features[0, 0] == torch.tensor(1 / 3)
     assert bags[1].features[0, 0] == torch.tensor(1 / 3, dtype=torch.float16).float()
@@ -82,7 +93,9 @@ def test_half_precision_and_double_are_written_as_32_bit(name: str, tmp_path: Pa
 
 
 @every_writer
-def test_a_stopped_export_goes_on_where_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_export_goes_on_where_it_was(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[Path] = []
 
     def stop_at_the_sixth(path: Path, content: bytes) -> None:
@@ -91,16 +104,18 @@ def test_a_stopped_export_goes_on_where_it_was(name: str, tmp_path: Path, monkey
             raise KeyboardInterrupt
         write_atomically(path, content)
 
-    monkeypatch.setattr("scmil.outputs.write_atomically", stop_at_the_sixth)
+    monkeypatch.setattr("scmil.core.outputs.write_atomically", stop_at_the_sixth)
     with pytest.raises(KeyboardInterrupt):
-        export(some_bags(), tmp_path, name)
+        export_bags(some_bags(), tmp_path, name)
     monkeypatch.undo()
     there = {path: path.stat().st_mtime_ns for path in open_files(tmp_path)}
-    result = export(some_bags(), tmp_path, name)
+    result = export_bags(some_bags(), tmp_path, name)
     assert set(result.written) | set(result.kept) == set(some_bags().ids)
     assert "empty" in result.written
-    assert [torch.equal(a.features, b.features) for a, b in zip(some_bags(), open_bags(tmp_path))] == [True] * 3
-    assert export(some_bags(), tmp_path, name) == Exported((), some_bags().ids)
+    assert [
+        torch.equal(a.features, b.features) for a, b in zip(some_bags(), open_bags(tmp_path))
+    ] == [True] * 3
+    assert export_bags(some_bags(), tmp_path, name) == Exported((), some_bags().ids)
     kept = [path for path in there if path.stem.removesuffix("_patches") in result.kept]
     assert all(path.stat().st_mtime_ns == there[path] for path in kept)
 
@@ -110,19 +125,19 @@ def open_files(folder: Path) -> list[Path]:
 
 
 @every_writer
-@pytest.mark.parametrize("id", ["../evil", "a/b", "a\\b", "..", ".hidden", ""])
-def test_an_id_that_is_a_path_is_not_written(name: str, id: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the id becomes a file's name, and cannot be one"):
-        export([Bag(id, torch.ones(1, 2), provenance=KNOWN)], tmp_path / "x", name)
+@pytest.mark.parametrize("bag_id", ["../evil", "a/b", "a\\b", "..", ".hidden", ""])
+def test_an_id_that_is_a_path_is_not_written(name: str, bag_id: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the id is used as a file name, but is not a valid one"):
+        export_bags([Bag(bag_id, torch.ones(1, 2), provenance=KNOWN)], tmp_path / "x", name)
     assert not open_files(tmp_path)
 
 
 def test_other_labels_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("case_id,slide_id,label\nmine,mine,mine\n")
-    with pytest.raises(DataError, match=r"labels\.csv is there with other labels"):
-        export(some_bags(), tmp_path, "clam")
+    with pytest.raises(DataError, match=r"labels\.csv exists with other labels"):
+        export_bags(some_bags(), tmp_path, "clam")
     assert "mine" in (tmp_path / "labels.csv").read_text()
-    export(some_bags(), tmp_path, "clam", overwrite=True)
+    export_bags(some_bags(), tmp_path, "clam", overwrite=True)
     assert "mine" not in (tmp_path / "labels.csv").read_text()
 
 
@@ -131,34 +146,43 @@ def test_features_that_others_wrote_are_not_overwritten(tmp_path: Path) -> None:
     theirs = tmp_path / "h5_files" / f"{bags.ids[1]}.h5"  # a folder of CLAM without pt_files
     theirs.parent.mkdir()
     theirs.write_bytes(b"theirs")
-    with pytest.raises(OutputError, match=r"\.h5 is there, and was not written by scmil export"):
-        export(bags, tmp_path, "clam")
+    with pytest.raises(OutputError, match=r"\.h5 exists, and was not written by scmil export"):
+        export_bags(bags, tmp_path, "clam")
     assert theirs.read_bytes() == b"theirs"
-    assert export(bags, tmp_path, "clam", overwrite=True).written == bags.ids
+    assert export_bags(bags, tmp_path, "clam", overwrite=True).written == bags.ids
     assert theirs.read_bytes() != b"theirs"
 
 
 def test_clam_finds_what_it_expects(tmp_path: Path) -> None:
     bags = some_bags()
-    export(bags, tmp_path, "clam")
+    export_bags(bags, tmp_path, "clam")
     for bag in bags:
         features, coords = read_clam(tmp_path, bag.id)
         assert np.array_equal(features, bag.features)
         assert np.array_equal(coords, bag.xy)  # type: ignore[arg-type]
     assert read_clam_labels(tmp_path) == {"007": ("p0", "normal"), "a b.c": ("p1", "tumour")}
-    export([Bag("no coordinates", torch.ones(2, 9))], tmp_path / "bare", "clam")
+    export_bags([Bag("no coordinates", torch.ones(2, 9))], tmp_path / "bare", "clam")
     assert read_clam(tmp_path / "bare", "no coordinates")[1] is None
 
 
 def test_trident_finds_what_it_expects(tmp_path: Path) -> None:
     bags = some_bags()
-    export(bags, tmp_path, "trident")
+    export_bags(bags, tmp_path, "trident")
     for bag in bags:
-        features, coords, told = read_trident(tmp_path, bag.id, "uni_v1")
+        features, coords, attributes = read_trident(tmp_path, bag.id, "uni_v1")
         assert np.array_equal(features, bag.features)
         assert np.array_equal(coords, bag.xy)  # type: ignore[arg-type]
-        assert (told["patch_size"], told["level0_magnification"], told["target_magnification"]) == (256, 40, 20)
-        assert told["patch_size_level0"] == 527  # the true side; 512 would be that of a slide of 0.25 microns a pixel
+        assert (
+            attributes["patch_size"],
+            attributes["level0_magnification"],
+            attributes["target_magnification"],
+        ) == (
+            256,
+            40,
+            20,
+        )
+        # The true side; 512 would be that of a slide of 0.25 microns a pixel.
+        assert attributes["patch_size_level0"] == 527
     known = open_bags(tmp_path)[0].provenance
     assert "warnings" not in known
     assert {key: known[key] for key in KNOWN} == {**KNOWN, "mpp": pytest.approx(0.5)}
@@ -166,19 +190,26 @@ def test_trident_finds_what_it_expects(tmp_path: Path) -> None:
 
 def test_trident_needs_to_know_the_tiling(tmp_path: Path) -> None:
     bag = Bag("a", torch.ones(1, 2), xy=torch.zeros(1, 2, dtype=torch.int64))
-    with pytest.raises(DataError, match="bag 'a' does not say its encoder, size_px, mpp, which TRIDENT's files state"):
-        export([bag], tmp_path, "trident")
+    with pytest.raises(
+        DataError,
+        match="bag 'a' lacks encoder, size_px, mpp, which TRIDENT's files contain",
+    ):
+        export_bags([bag], tmp_path, "trident")
     known = {"encoder": "hf-hub:lab/uni", "size_px": 256, "mpp": 0.5}
-    with pytest.raises(DataError, match="does not say its slide_mpp"):
-        export([bag], tmp_path, "trident", known)
-    export([bag], tmp_path, "trident", {**known, "slide_mpp": 0.25})
+    with pytest.raises(DataError, match="lacks slide_mpp"):
+        export_bags([bag], tmp_path, "trident", known)
+    export_bags([bag], tmp_path, "trident", {**known, "slide_mpp": 0.25})
     assert (tmp_path / "20x_256px_0px_overlap" / "features_hf-hub_lab_uni" / "a.h5").is_file()
     assert open_bags(tmp_path)[0].provenance["side_level0"] == 512
 
 
 def test_bags_of_two_encoders_are_not_mixed(tmp_path: Path) -> None:
-    bags = [Bag(id, torch.ones(1, 2), provenance={**KNOWN, "encoder": id}) for id in ("uni", "phikon")]
+    bags = [
+        Bag(bag_id, torch.ones(1, 2), provenance={**KNOWN, "encoder": bag_id})
+        for bag_id in ("uni", "phikon")
+    ]
     with pytest.raises(
-        DataError, match=r"bag 'phikon' belongs into .*features_phikon, those before into .*features_uni"
+        DataError,
+        match=r"bag 'phikon' belongs in .*features_phikon, the bags before it in .*features_uni",
     ):
-        export(bags, tmp_path, "trident")
+        export_bags(bags, tmp_path, "trident")

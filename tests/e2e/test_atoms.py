@@ -21,18 +21,25 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from scmil import studies as study
-from scmil.viz.atlas_page import make_atlas
-from scmil.bags.hdf5 import read_bag, write_bag
 from scmil.bags.bag import Bag
-from scmil.cli import app
-from scmil.errors import OptionError, OutputError
 from scmil.bags.formats import open_bags
+from scmil.bags.hdf5 import read_bag, write_bag
 from scmil.bags.labels import read_labels
+from scmil.cli import app
+from scmil.core.jobs.failure_log import FailureLog
+from scmil.errors import OptionError, OutputError
 from scmil.slides import slide_digest
-from scmil.core.jobs.work import Ledger
+from scmil.viz.atlas import make_atlas
 
 SIDE, ACROSS, DIM, SLIDES = 40, 4, 16, 10
-MADE = {"encoder": "colours", "size_px": 32, "mpp": 0.5, "side_level0": float(SIDE), "slide_mpp": 0.4, "overlap_px": 0}
+MADE = {
+    "encoder": "colours",
+    "size_px": 32,
+    "mpp": 0.5,
+    "side_level0": float(SIDE),
+    "slide_mpp": 0.4,
+    "overlap_px": 0,
+}
 
 
 def colour_at(slide: int, tile: int) -> tuple[int, int, int]:
@@ -40,7 +47,9 @@ def colour_at(slide: int, tile: int) -> tuple[int, int, int]:
 
 
 def make_cohort(home: Path) -> None:
-    """Slides of coloured squares, bags of their tiles, a tumour square in every second one, and models."""
+    """Slides of coloured squares, bags of their tiles, a tumour square in every second one, and
+    models.
+    """
     (home / "slides").mkdir()
     generator = torch.Generator().manual_seed(0)
     places = [(SIDE * (k % ACROSS), SIDE * (k // ACROSS)) for k in range(ACROSS**2)]
@@ -59,7 +68,10 @@ def make_cohort(home: Path) -> None:
             (home / "slides" / f"s{i}.geojson").write_text(
                 json.dumps({"type": "FeatureCollection", "features": [tumour]})
             )
-        write_bag(Bag(f"s{i}", features, xy=torch.tensor(places), provenance=MADE), home / "bags" / f"s{i}.h5")
+        write_bag(
+            Bag(f"s{i}", features, xy=torch.tensor(places), provenance=MADE),
+            home / "bags" / f"s{i}.h5",
+        )
         rows.append(f"s{i},p{i},{'tumour' if i % 2 else 'normal'}")
     (home / "labels.csv").write_text("\n".join(rows) + "\n")
     data = study.open_data(home / "bags", home / "labels.csv")
@@ -81,19 +93,34 @@ def scmil(*words: object, code: int = 0) -> Any:
     return done
 
 
-def test_the_atlas_is_a_page_a_table_pictures_and_json_that_agree(home: Path, tmp_path: Path) -> None:
-    scmil("atlas", home / "sc", home / "bags", "--slides", home / "slides", "--out", tmp_path, "--tiles", 4)
+def test_the_atlas_is_a_page_a_table_pictures_and_json_that_agree(
+    home: Path, tmp_path: Path
+) -> None:
+    scmil(
+        "atlas",
+        home / "sc",
+        home / "bags",
+        "--slides",
+        home / "slides",
+        "--out",
+        tmp_path,
+        "--tiles",
+        4,
+    )
     page = json.loads((tmp_path / "atlas.json").read_text())
-    assert page["compared"] == {"normal": 5, "tumour": 5}  # by the labels that the model was trained with
+    # By the labels that the model was trained with.
+    assert page["compared"] == {"normal": 5, "tumour": 5}
     assert (page["slides"], page["tiles"], len(page["atoms"])) == (SLIDES, SLIDES * ACROSS**2, 12)
     shown = [(atom, tile) for atom in page["atoms"] for tile in atom["tiles"]]
     assert shown
     for atom, tile in shown:
         with Image.open(tmp_path / tile["file"]) as picture:
-            met = np.asarray(picture).astype(float)
-        expected = colour_at(int(tile["slide"][1:]), tile["x"] // SIDE + ACROSS * (tile["y"] // SIDE))
-        assert met.shape == (32, 32, 3)
-        assert np.abs(met.mean((0, 1)) - expected).max() < 3
+            actual = np.asarray(picture).astype(float)
+        expected = colour_at(
+            int(tile["slide"][1:]), tile["x"] // SIDE + ACROSS * (tile["y"] // SIDE)
+        )
+        assert actual.shape == (32, 32, 3)
+        assert np.abs(actual.mean((0, 1)) - expected).max() < 3
         assert tile["file"].startswith(f"tiles/{atom['atom']}/")
     html = (tmp_path / "index.html").read_text()
     assert set(re.findall(r'<img src="([^"]+)"', html)) == {
@@ -107,8 +134,20 @@ def test_the_atlas_is_a_page_a_table_pictures_and_json_that_agree(home: Path, tm
     assert {tile["properties"]["objectType"] for tile in tiles} == {"detection"}
 
 
-def test_what_is_done_is_not_done_again_and_a_picture_of_another_place_is(home: Path, tmp_path: Path) -> None:
-    command = ["atlas", home / "sc", home / "bags", "--slides", home / "slides", "--out", tmp_path, "--tiles", 3]
+def test_existing_pictures_are_kept_and_one_of_another_position_is_drawn_again(
+    home: Path, tmp_path: Path
+) -> None:
+    command = [
+        "atlas",
+        home / "sc",
+        home / "bags",
+        "--slides",
+        home / "slides",
+        "--out",
+        tmp_path,
+        "--tiles",
+        3,
+    ]
     scmil(*command)
     [kept, stale, *_] = sorted(tmp_path.glob("tiles/*/0.jpg"))
     before, place = kept.stat().st_mtime_ns, comment_of(stale)
@@ -125,7 +164,9 @@ def comment_of(path: Path) -> bytes:
         return bytes(picture.info["comment"])
 
 
-def test_a_slide_that_cannot_be_read_is_written_down_and_the_others_go_on(home: Path, tmp_path: Path) -> None:
+def test_a_slide_that_cannot_be_read_is_logged_and_the_others_continue(
+    home: Path, tmp_path: Path
+) -> None:
     some = tmp_path / "slides"
     some.mkdir()
     for path in sorted((home / "slides").glob("*.png"))[2:]:
@@ -134,15 +175,18 @@ def test_a_slide_that_cannot_be_read_is_written_down_and_the_others_go_on(home: 
     out = tmp_path / "atlas"
     done = scmil("atlas", home / "sc", home / "bags", "--slides", some, "--out", out, code=1)
     assert "2 slides failed" in done.output
-    assert {failure.slide: failure.stage for failure in Ledger(out).read()} == {"s0": "atlas", "s1": "atlas"}
+    assert {failure.slide: failure.stage for failure in FailureLog(out).read()} == {
+        "s0": "atlas",
+        "s1": "atlas",
+    }
     atoms = json.loads((out / "atlas.json").read_text())["atoms"]
     unread = {tile["slide"] for atom in atoms for tile in atom["tiles"] if tile["file"] is None}
     assert unread == {"s0", "s1"}
     scmil("atlas", home / "sc", home / "bags", "--slides", home / "slides", "--out", out)
-    assert not Ledger(out).read()
+    assert not FailureLog(out).read()
 
 
-def test_held_out_slides_alone_are_compared_when_asked(home: Path, tmp_path: Path) -> None:
+def test_held_out_compares_only_unseen_slides(home: Path, tmp_path: Path) -> None:
     split = json.loads((home / "sc" / "study.json").read_text())["split"]
     scmil("atlas", home / "sc", home / "bags", "--held-out", "--out", tmp_path)
     page = json.loads((tmp_path / "atlas.json").read_text())
@@ -154,14 +198,23 @@ def test_held_out_slides_alone_are_compared_when_asked(home: Path, tmp_path: Pat
 
 def test_a_model_without_sparse_coding_has_no_atlas(home: Path, tmp_path: Path) -> None:
     bags = open_bags(home / "bags", labels=read_labels(home / "labels.csv"))
-    with pytest.raises(OptionError, match=r"no sparse coding, so there are no atoms.*--sc"):
+    with pytest.raises(OptionError, match=r"no sparse coding layer, so there are no atoms.*--sc"):
         make_atlas(home / "plain", bags, tmp_path)
     done = scmil("atlas", home / "plain", home / "bags", "--out", tmp_path, code=1)
     assert isinstance(done.exception, OptionError)
 
 
-def test_the_atlas_for_programs(home: Path, tmp_path: Path) -> None:
-    done = scmil("atlas", home / "sc", home / "bags", "--labels", home / "labels.csv", "--out", tmp_path, "--json")
+def test_the_atlas_prints_json(home: Path, tmp_path: Path) -> None:
+    done = scmil(
+        "atlas",
+        home / "sc",
+        home / "bags",
+        "--labels",
+        home / "labels.csv",
+        "--out",
+        tmp_path,
+        "--json",
+    )
     page = json.loads(done.stdout)
     assert (page["atoms"], page["failed"]) == (12, {})
     assert len(page["ranked"]) + len(page["dead"]) + len(page["duplicates"]) == 12
@@ -170,11 +223,27 @@ def test_the_atlas_for_programs(home: Path, tmp_path: Path) -> None:
 def test_the_same_tiles_are_drawn_for_every_model(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "figure.png"
     done = scmil(
-        "pca", home / "plain", home / "bags", "--with", home / "ilra", "--with", home / "sc",
-        "--annotations", home / "slides", "--out", out, "--tiles", 40, "--json",
-    )  # fmt: skip
+        "pca",
+        home / "plain",
+        home / "bags",
+        "--with",
+        home / "ilra",
+        "--with",
+        home / "sc",
+        "--annotations",
+        home / "slides",
+        "--out",
+        out,
+        "--tiles",
+        40,
+        "--json",
+    )
     page = json.loads(done.stdout)
-    assert [panel["name"] for panel in page["panels"]] == ["abmil-gated", "ilra", "abmil-gated + SC"]
+    assert [panel["name"] for panel in page["panels"]] == [
+        "abmil-gated",
+        "ilra",
+        "abmil-gated + SC",
+    ]
     assert page["tiles"] == {"other tiles": 20, "tumour tiles": 5}
     assert page["left_out"] == []
     with Image.open(out) as picture:
@@ -183,20 +252,30 @@ def test_the_same_tiles_are_drawn_for_every_model(home: Path, tmp_path: Path) ->
     with out.with_suffix(".csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 * 25
-    assert {(row["x"], row["y"]) for row in rows if row["colour"] == "tumour tiles"} == {("40", "40")}
+    assert {(row["x"], row["y"]) for row in rows if row["colour"] == "tumour tiles"} == {
+        ("40", "40")
+    }
     each = [[(row["slide"], row["x"], row["y"]) for row in rows[k : k + 25]] for k in (0, 25, 50)]
     assert each[0] == each[1] == each[2]
 
 
-def test_files_of_others_are_not_replaced_by_an_atlas(home: Path, tmp_path: Path) -> None:
+def test_an_atlas_does_not_replace_foreign_files(home: Path, tmp_path: Path) -> None:
     for name in ("atlas.csv", "index.html", "qupath/s1.geojson"):
         theirs = tmp_path / name
         theirs.parent.mkdir(exist_ok=True)
         theirs.write_text("theirs")
-        words = ["atlas", home / "sc", home / "bags", "--labels", home / "labels.csv", "--out", tmp_path]
+        words = [
+            "atlas",
+            home / "sc",
+            home / "bags",
+            "--labels",
+            home / "labels.csv",
+            "--out",
+            tmp_path,
+        ]
         done = CliRunner().invoke(app, list(map(str, words)))
         assert isinstance(done.exception, OutputError)
-        assert f"{name} is there, and was not written by scmil atlas" in str(done.exception)
+        assert f"{name} exists, and was not written by scmil atlas" in str(done.exception)
         assert theirs.read_text() == "theirs"
         theirs.unlink()
 
@@ -212,3 +291,20 @@ def test_pictures_of_a_slide_that_was_replaced_are_not_shown(home: Path, tmp_pat
     shutil.copy(slides / "s3.png", slides / "s5.png")
     failed = scmil(*words, "--json", code=1).output
     assert "s5.png is not the file that the bag of 's5' was encoded from" in failed
+
+
+def test_pictures_that_an_atlas_no_longer_shows_are_deleted(home: Path, tmp_path: Path) -> None:
+    command = ["atlas", home / "sc", home / "bags", "--slides", home / "slides", "--out", tmp_path]
+    scmil(*command, "--tiles", 3)
+    [first, *_] = sorted(tmp_path.glob("tiles/*"))
+    notes, own = first / "notes.jpg", tmp_path / "qupath" / "notes.geojson"
+    Image.new("RGB", (8, 8)).save(notes)
+    own.write_text("{}")
+    scmil(*command, "--tiles", 1)
+    assert {path.name for path in tmp_path.glob("tiles/*/*.jpg")} == {"0.jpg", notes.name}
+    bags = Path(shutil.copytree(home / "bags", tmp_path / "fewer"))
+    (bags / "s1.h5").unlink()
+    scmil("atlas", home / "sc", bags, "--out", tmp_path)
+    assert [path.name for path in tmp_path.glob("tiles/*/*.jpg")] == [notes.name]
+    names = {f"s{i}.geojson" for i in range(SLIDES) if i != 1}
+    assert {path.name for path in tmp_path.glob("qupath/*")} == names | {own.name}

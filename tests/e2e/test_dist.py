@@ -1,4 +1,4 @@
-"""The wheel has in it what the installed package needs. In short: `make dist` also installs it and works with it."""
+"""The wheel contains what the installed package needs; `make dist` also installs and uses it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not find_spec("build"):
         pytest.skip("the package build is not installed")
     copy = tmp_path_factory.mktemp("source")
-    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(
+        ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    done = subprocess.run([sys.executable, "-m", "build", "--wheel", str(copy)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", str(copy)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     [wheel] = (copy / "dist").glob("*.whl")
     return wheel
 
 
-def test_code_types_lists_and_the_viewer_are_inside_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_has_code_types_lists_and_the_viewer_and_nothing_else(wheel: Path) -> None:
     check_content(wheel)
 
 
-def test_a_wheel_without_its_types_is_noticed(wheel: Path, tmp_path: Path) -> None:
+def test_a_wheel_without_its_types_is_rejected(wheel: Path, tmp_path: Path) -> None:
     poor = tmp_path / wheel.name
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(poor, "w") as part:
         for name in whole.namelist():
@@ -43,6 +47,6 @@ def test_a_wheel_without_its_types_is_noticed(wheel: Path, tmp_path: Path) -> No
         check_content(poor)
 
 
-def test_the_core_asks_for_nothing_large_but_torch(wheel: Path) -> None:
+def test_the_core_requires_no_large_package_but_torch(wheel: Path) -> None:
     names = {line.partition(">")[0] for line in requirements(wheel)}
     assert names == {"numpy", "torch", "safetensors", "typer", "rich", "h5py", "filelock"}

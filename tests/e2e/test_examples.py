@@ -1,4 +1,4 @@
-"""The examples run, in under a minute each."""
+"""Each example runs in less than a minute."""
 
 from __future__ import annotations
 
@@ -19,5 +19,6 @@ def test_example(path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout
     end = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime  # of a processor: others may be busy, too
+    # CPU time, because other processes may be running.
+    seconds = end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
     assert seconds < 60

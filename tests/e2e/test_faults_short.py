@@ -1,4 +1,4 @@
-"""Vanished files, a full disk and locks: the campaign's faults, the quick ones, on two slides."""
+"""Vanished files, a full disk and locks: a short form of the campaign, on two slides."""
 
 from __future__ import annotations
 
@@ -11,12 +11,26 @@ import pytest
 
 pytest.importorskip("openslide")
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
-QUICK = ["full disk", "read-only folder", "vanished file", "an HDF5 file that another process has locked"]
+QUICK = [
+    "full disk",
+    "read-only folder",
+    "vanished file",
+    "an HDF5 file that another process has locked",
+]
 
 
-def test_a_fault_is_told_in_words_and_when_it_is_gone_the_work_is_finished(tmp_path: Path) -> None:
+def test_a_fault_is_reported_and_the_work_is_finished_once_it_is_gone(tmp_path: Path) -> None:
     out = tmp_path / "faults.json"
-    command = [sys.executable, CAMPAIGN / "faults.py", "--slides", "2", "--out", out, "--only", *QUICK]
+    command = [
+        sys.executable,
+        CAMPAIGN / "faults.py",
+        "--slides",
+        "2",
+        "--out",
+        out,
+        "--only",
+        *QUICK,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = {one["fault"]: one["outcome"] for one in json.loads(out.read_text())["faults"]}

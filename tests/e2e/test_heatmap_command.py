@@ -1,4 +1,4 @@
-"""The command: from painted slides to maps, with exit codes that tell."""
+"""`scmil heatmap`: from synthetic slides to heatmaps, with exit codes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 pytest.importorskip("openslide")
 
 from scmil import studies as study
-from scmil.bags.hdf5 import write_bag
 from scmil.bags.bag import Bag
+from scmil.bags.hdf5 import write_bag
 from scmil.slides.synthetic import paint
 
 SCMIL = Path(sys.executable).with_name("scmil")
@@ -30,76 +30,127 @@ def scmil(*words: object, check: int = 0) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
-    painted = paint(home / "slides" / "slide_001.svs", size=(1024, 1280), mpp=0.5, annotations=True).path
+    painted = paint(
+        home / "slides" / "slide_001.svs", size=(1024, 1280), mpp=0.5, annotations=True
+    ).path
     labels = home / "labels.csv"
-    labels.write_text("slide_id,label\n" + "".join(f"slide_{i:03},{'ab'[i % 2]}\n" for i in range(1, 7)))
+    labels.write_text(
+        "slide_id,label\n" + "".join(f"slide_{i:03},{'ab'[i % 2]}\n" for i in range(1, 7))
+    )
     places = torch.tensor([(SIDE * x, SIDE * y) for y in range(5) for x in range(4)])
-    made = {"encoder": "uni_v1", "size_px": SIDE, "mpp": 0.5, "side_level0": float(SIDE), "slide_mpp": 0.5}
+    made = {
+        "encoder": "uni_v1",
+        "size_px": SIDE,
+        "mpp": 0.5,
+        "side_level0": float(SIDE),
+        "slide_mpp": 0.5,
+    }
     for i in range(1, 7):
         features = torch.randn(20, 8, generator=torch.Generator().manual_seed(i))
-        id = f"slide_{i:03}"
+        slide_id = f"slide_{i:03}"
         if i > 1:
-            painted.with_stem(id).symlink_to(painted)
+            painted.with_stem(slide_id).symlink_to(painted)
         write_bag(
-            Bag(id, features, xy=places, provenance={**made, "slide_size": [1024, 1280]}), home / "bags" / f"{id}.h5"
+            Bag(slide_id, features, xy=places, provenance={**made, "slide_size": [1024, 1280]}),
+            home / "bags" / f"{slide_id}.h5",
         )
     data = study.open_data(home / "bags", labels)
     study.train(data, home / "model", aggregator="mean", epochs=1, valid=0.34, test=0.33)
     return home
 
 
-def test_maps_of_a_cohort(home: Path) -> None:
+def test_every_slide_of_a_cohort_has_its_heatmap(home: Path) -> None:
     import openslide
 
     out = home / "maps"
-    words = ["heatmap", home / "model", home / "bags", "--slides", home / "slides", "--out", out, "--tiff"]
-    said = scmil(*words)
-    assert "attention: 6 made, 0 kept, 0 failed. Look at" in said.stdout
+    words = [
+        "heatmap",
+        home / "model",
+        home / "bags",
+        "--slides",
+        home / "slides",
+        "--out",
+        out,
+        "--tiff",
+    ]
+    result = scmil(*words)
+    assert "attention: 6 made, 0 kept, 0 failed. Open" in result.stdout
     assert sorted(path.suffix for path in out.glob("slide_001.*")) == [".geojson", ".png", ".tiff"]
     with openslide.OpenSlide(out / "slide_001.tiff") as overlay:
         mpp = float(overlay.properties["openslide.mpp-x"])
-        assert (overlay.dimensions[0] * mpp, overlay.dimensions[1] * mpp) == (1024 * 0.5, 1280 * 0.5)
+        assert (overlay.dimensions[0] * mpp, overlay.dimensions[1] * mpp) == (
+            1024 * 0.5,
+            1280 * 0.5,
+        )
     page = json.loads(scmil(*words, "--json").stdout)
     assert len(page["kept"]) == 6
     assert (page["done"], page["failed"], page["score"]) == ([], {}, "attention")
 
 
-def test_some_slides_by_name_one_scale_and_labels_of_a_table(home: Path, tmp_path: Path) -> None:
+def test_only_selects_slides_by_name_with_one_scale_and_given_labels(
+    home: Path, tmp_path: Path
+) -> None:
     (tmp_path / "labels.csv").write_text("slide_id,label\nslide_002,somebody\nslide_003,else\n")
-    words = ["--only", "slide_00[23]", "--same-scale", "--labels", tmp_path / "labels.csv", "--no-geojson"]
-    said = scmil("heatmap", home / "model", home / "bags", *words, "--out", tmp_path / "maps")
-    assert "(colours by value from 0.05 to 0.05, percentiles 1 to 99 of all slides, the same for all)" in said.stdout
-    assert "To compare slides: --score ratio" in said.stderr
-    assert {path.name for path in (tmp_path / "maps").glob("*.*")} >= {"slide_002.png", "slide_003.png", "index.html"}
+    words = [
+        "--only",
+        "slide_00[23]",
+        "--same-scale",
+        "--labels",
+        tmp_path / "labels.csv",
+        "--no-geojson",
+    ]
+    result = scmil("heatmap", home / "model", home / "bags", *words, "--out", tmp_path / "maps")
+    assert (
+        "(colours by value from 0.05 to 0.05, percentiles 1 to 99 of all slides, the same for all)"
+        in result.stdout
+    )
+    assert "To compare slides, use --score ratio" in result.stderr
+    assert {path.name for path in (tmp_path / "maps").glob("*.*")} >= {
+        "slide_002.png",
+        "slide_003.png",
+        "index.html",
+    }
     assert not list((tmp_path / "maps").glob("*.geojson"))
     text = (tmp_path / "maps" / "index.html").read_text()
-    assert "label somebody" in text
-    assert "The attention is flat" in text  # a mean has no favourites
+    assert "label: somebody" in text
+    assert "The attention is flat" in text  # mean pooling weights all tiles equally
 
 
-def test_a_slide_that_fails_makes_the_command_fail_at_its_end(home: Path, tmp_path: Path) -> None:
+def test_a_slide_that_fails_sets_the_exit_code_after_the_others_are_drawn(
+    home: Path, tmp_path: Path
+) -> None:
     slides = tmp_path / "slides"
     slides.mkdir()
     (slides / "slide_001.svs").symlink_to(home / "slides" / "slide_001.svs")
-    words = ["heatmap", home / "model", home / "bags", "--slides", slides, "--out", tmp_path / "maps"]
-    said = scmil(*words, "--only", "slide_00[12]", check=1)
-    assert "1 made, 0 kept, 1 failed" in said.stdout
-    assert "failed: slide_002: " in said.stderr
+    words = [
+        "heatmap",
+        home / "model",
+        home / "bags",
+        "--slides",
+        slides,
+        "--out",
+        tmp_path / "maps",
+    ]
+    result = scmil(*words, "--only", "slide_00[12]", check=1)
+    assert "1 made, 0 kept, 1 failed" in result.stdout
+    assert "failed: slide_002: " in result.stderr
     assert "slide_002" in (tmp_path / "maps" / "failures.csv").read_text()
 
 
-def test_refusals_are_sentences(home: Path) -> None:
-    said = scmil("heatmap", home / "model", home / "bags", "--score", "lambda", check=1)
-    assert "there is no 'lambda': the model has no sparse coding" in said.stderr
-    assert "Traceback" not in said.stderr
+def test_errors_are_sentences_without_a_traceback(home: Path) -> None:
+    result = scmil("heatmap", home / "model", home / "bags", "--score", "lambda", check=1)
+    assert "score 'lambda' is not available: the model has no sparse coding" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_a_pattern_that_fits_nothing_is_refused(home: Path) -> None:
+def test_a_pattern_without_a_match_is_rejected(home: Path) -> None:
     from typer.testing import CliRunner
 
     from scmil.cli import app
     from scmil.errors import OptionError
 
-    said = CliRunner().invoke(app, ["heatmap", str(home / "model"), str(home / "bags"), "--only", "case*"])
-    assert isinstance(said.exception, OptionError)
-    assert str(said.exception) == "--only 'case*' fits none of 6 slides, such as 'slide_001'."
+    result = CliRunner().invoke(
+        app, ["heatmap", str(home / "model"), str(home / "bags"), "--only", "case*"]
+    )
+    assert isinstance(result.exception, OptionError)
+    assert str(result.exception) == "--only 'case*' matches none of 6 slides, such as 'slide_001'."

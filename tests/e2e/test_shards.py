@@ -1,4 +1,4 @@
-"""Parts of a cohort or of a run, on many computers: together they are the whole, and no part can harm another."""
+"""Shards of slides or of runs, on many computers: together they do all the work, each item once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,27 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from scmil.encoding import cohort
-from scmil.studies import runner as experiment
 from scmil.cli import app
-from scmil.encoding.cohort import Source, TileSettings, encode_slides, find_cohort, read_sources, tile_slides
-from scmil.encoding.encoders import Encoder
-from scmil.errors import OptionError
-from scmil.studies.runner import TAKEN, cell_folder, chosen_cells, gather_again, guarded_cell, run
-from scmil.studies.plan import Cell, Plan, make_plan
+from scmil.core.jobs.failure_log import FailureLog
+from scmil.core.jobs.locks import locked
 from scmil.core.jobs.shards import Shard, parse_shard
-from scmil.core.jobs.work import Ledger, locked
+from scmil.encoding import cohort
+from scmil.encoding.cohort import (
+    Source,
+    TileSettings,
+    encode_slides,
+    find_cohort,
+    read_sources,
+    tile_slides,
+)
+from scmil.encoding.encoders import Encoder
+from scmil.encoding.identity import record_sources
+from scmil.encoding.tile_stage import TileStage
+from scmil.encoding.work_folder import delete_if_stale
+from scmil.errors import OptionError
+from scmil.studies import runner as experiment
+from scmil.studies.plan import Cell, Plan, make_plan
+from scmil.studies.runner import TAKEN, cell_folder, chosen_cells, gather_again, guarded_cell, run
 
 pytest.importorskip("shapely")
 Image = pytest.importorskip("PIL.Image")
@@ -59,15 +71,18 @@ def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def work_on(slides: Path, work: Path, *shards: str) -> list[tuple[str, str]]:
     """Tile, then encode, shard after shard; what became of each slide."""
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     for verb in ("tile", "encode"):
         for shard in map(parse_shard, shards):
-            how: dict[str, Any] = {"shard": shard, "on_slide": lambda name, state: told.append((name, state))}
+            how: dict[str, Any] = {
+                "shard": shard,
+                "on_slide": lambda name, state: reported.append((name, state)),
+            }
             if verb == "tile":
                 tile_slides(find_cohort(slides, 0.5), work, SETTINGS, **how)
             else:
                 encode_slides(work, ENCODER, **how)
-    return told
+    return reported
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -75,17 +90,27 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
 
 
-# ---------------------------------------------------------------------------------------------------------------- words
+# -------------------------------------------------------------------------------------------- words
 
 
-@pytest.mark.parametrize("text", ["0/4", "5/4", "a/b", "3", "3/", "-1/4", "1/0", "", "1/2/3", "1.5/4", "²/4"])
-def test_a_wrong_shard_is_refused_with_the_right_form(text: str) -> None:
-    with pytest.raises(OptionError, match=r"--shard .*(such as 3/16|counted from 1|1/1 is everything)"):
+@pytest.mark.parametrize(
+    "text", ["0/4", "5/4", "a/b", "3", "3/", "-1/4", "1/0", "", "1/2/3", "1.5/4", "²/4"]
+)
+def test_a_wrong_shard_is_rejected_with_the_expected_form(text: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"--shard .*(such as 3/16|counted from 1|Use 1/1 for the whole list)"
+    ):
         parse_shard(text)
 
 
-def test_the_verbs_refuse_a_wrong_shard_before_anything_is_written(slides: Path, tmp_path: Path) -> None:
-    for words in (["tile", str(slides), "--out"], ["encode", str(slides), "--out"], ["run", "x.toml", "--out"]):
+def test_commands_reject_a_wrong_shard_before_anything_is_written(
+    slides: Path, tmp_path: Path
+) -> None:
+    for words in (
+        ["tile", str(slides), "--out"],
+        ["encode", str(slides), "--out"],
+        ["run", "x.toml", "--out"],
+    ):
         result = CliRunner().invoke(app, [*words, str(tmp_path / "out"), "--shard", "5/4"])
         assert isinstance(result.exception, OptionError)
         assert "the last of 4 is 4/4" in str(result.exception)
@@ -99,44 +124,55 @@ def test_the_shards_of_a_list_are_the_list_and_differ_by_one_at_most(total: int)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-# --------------------------------------------------------------------------------------------------------------- slides
+# ------------------------------------------------------------------------------------------- slides
 
 
 def test_shards_together_write_what_one_run_writes(slides: Path, tmp_path: Path) -> None:
     work_on(slides, tmp_path / "one", "1/1")
-    told = work_on(slides, tmp_path / "many", "3/3", "1/3", "2/3")
+    reported = work_on(slides, tmp_path / "many", "3/3", "1/3", "2/3")
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
-    assert sorted(told) == sorted([(f"s{number}", "done") for number in range(SLIDES)] * 2)
+    assert sorted(reported) == sorted([(f"s{number}", "done") for number in range(SLIDES)] * 2)
 
 
-def test_a_shard_does_its_own_slides_and_writes_all_of_them_down(slides: Path, tmp_path: Path) -> None:
+def test_a_shard_processes_its_own_slides_and_lists_all_of_them(
+    slides: Path, tmp_path: Path
+) -> None:
     assert [name for name, _ in work_on(slides, tmp_path, "2/2")] == ["s1", "s3"] * 2
-    assert [source.id for source in read_sources(tmp_path)] == [f"s{number}" for number in range(SLIDES)]
+    assert [source.id for source in read_sources(tmp_path)] == [
+        f"s{number}" for number in range(SLIDES)
+    ]
 
 
-def test_overlapping_and_repeated_shards_do_nothing_twice(slides: Path, tmp_path: Path) -> None:
-    told = work_on(slides, tmp_path, "1/2", "1/2", "2/3", "1/1")
+def test_overlapping_and_repeated_shards_process_no_slide_twice(
+    slides: Path, tmp_path: Path
+) -> None:
+    reported = work_on(slides, tmp_path, "1/2", "1/2", "2/3", "1/1")
     for number in range(SLIDES):
-        assert [state for name, state in told if name == f"s{number}"].count("done") == 2  # tiled once, encoded once
+        # Tiled once, encoded once.
+        assert [state for name, state in reported if name == f"s{number}"].count("done") == 2
 
 
-def test_the_parts_stay_the_same_while_others_are_still_tiling(slides: Path, tmp_path: Path) -> None:
+def test_shards_stay_the_same_while_others_are_still_tiling(slides: Path, tmp_path: Path) -> None:
     """By their places among all slides: places among those that have tiles would move."""
     tile_slides(find_cohort(slides, 0.5), tmp_path, SETTINGS, shard=Shard(2, 2))
     assert encode_slides(tmp_path, ENCODER, shard=Shard(1, 2)).done == ()
     assert encode_slides(tmp_path, ENCODER, shard=Shard(2, 2)).done == ("s1", "s3")
 
 
-def test_two_slides_of_one_name_are_told_by_one_shard(slides: Path, tmp_path: Path) -> None:
+def test_two_slides_of_one_name_are_reported_by_one_shard(slides: Path, tmp_path: Path) -> None:
     sources = [*find_cohort(slides, 0.5), Source("s1", slides / "s2.png", 0.5)]
-    outcomes = [tile_slides(sources, tmp_path, SETTINGS, shard=Shard(number, 2)) for number in (1, 2)]
+    outcomes = [
+        tile_slides(sources, tmp_path, SETTINGS, shard=Shard(number, 2)) for number in (1, 2)
+    ]
     assert [outcome.failed for outcome in outcomes] == [(), ("s1",)]
-    assert [failure.slide for failure in Ledger(tmp_path).read()] == ["s1"]
+    assert [failure.slide for failure in FailureLog(tmp_path).read()] == ["s1"]
 
 
-def test_shards_that_begin_at_the_same_moment_lose_no_slide_of_the_list(tmp_path: Path) -> None:
+def test_shards_that_start_at_the_same_time_lose_no_slide_of_the_list(tmp_path: Path) -> None:
     def begin(number: int) -> None:
-        cohort._remember(tmp_path, [Source(f"{number}-{i}", tmp_path / f"{i}.svs") for i in range(20)])
+        record_sources(
+            tmp_path, [Source(f"{number}-{i}", tmp_path / f"{i}.svs") for i in range(20)]
+        )
 
     threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -146,29 +182,34 @@ def test_shards_that_begin_at_the_same_moment_lose_no_slide_of_the_list(tmp_path
     assert len(read_sources(tmp_path)) == 6 * 20
 
 
-def test_tiles_that_another_shard_lays_anew_are_not_taken_away(slides: Path, tmp_path: Path) -> None:
+def test_tiles_that_another_shard_computes_again_are_not_deleted(
+    slides: Path, tmp_path: Path
+) -> None:
     work_on(slides, tmp_path, "1/1")
     outline, tiles = cohort.tissue_file(tmp_path, "s0"), cohort.tiles_file(tmp_path, "s0")
     outline.write_text(outline.read_text() + "\n")  # edited
+    stage, source = TileStage(tmp_path, SETTINGS), find_cohort(slides, 0.5)[0]
     with locked(tiles, wait=False):  # another process is at it
-        cohort._forget_edited(tmp_path, find_cohort(slides, 0.5))
+        delete_if_stale(tiles, partial(stage.is_stale, source))
         assert tiles.is_file()
-    cohort._forget_edited(tmp_path, find_cohort(slides, 0.5))
+    delete_if_stale(tiles, partial(stage.is_stale, source))
     assert not tiles.is_file()
 
 
-# ---------------------------------------------------------------------------------------------------------------- cells
+# -------------------------------------------------------------------------------------------- cells
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    """Three arms on twelve bags of a table."""
+    """Three methods on twelve bags of a table."""
     generator, path = np.random.default_rng(0), tmp_path / "bags.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["bag", "label", "f0", "f1"])
         for bag in range(12):
-            writer.writerows([[f"b{bag}", bag % 2, *x.round(4)] for x in generator.normal(size=(3, 2)) + bag % 2])
+            writer.writerows(
+                [[f"b{bag}", bag % 2, *x.round(4)] for x in generator.normal(size=(3, 2)) + bag % 2]
+            )
     arms = [{"name": name, "model": {"aggregator": name}} for name in ("mean", "max", "abmil")]
     document = {
         "data": {"dataset": str(path)},
@@ -183,12 +224,19 @@ def plan(tmp_path: Path) -> Plan:
 def numbers_of(out: Path) -> list[dict[str, str]]:
     """What a run has found, without what it cost."""
     with (out / "results.csv").open(newline="") as file:
-        return [{key: value for key, value in row.items() if key != "seconds"} for row in csv.DictReader(file)]
+        return [
+            {key: value for key, value in row.items() if key != "seconds"}
+            for row in csv.DictReader(file)
+        ]
 
 
-def test_shards_of_a_run_have_the_results_of_one_run(plan: Plan, tmp_path: Path) -> None:
+def test_shards_of_an_experiment_give_the_results_of_one_process(
+    plan: Plan, tmp_path: Path
+) -> None:
     run(plan, tmp_path / "one", jobs=1)
-    finished = [run(plan, tmp_path / "many", jobs=1, shard=Shard(number, 2)).finished for number in (2, 1)]
+    finished = [
+        run(plan, tmp_path / "many", jobs=1, shard=Shard(number, 2)).finished for number in (2, 1)
+    ]
     assert finished == [1, 2]
     assert numbers_of(tmp_path / "many") == numbers_of(tmp_path / "one")
     for cell in plan.cells:
@@ -196,14 +244,14 @@ def test_shards_of_a_run_have_the_results_of_one_run(plan: Plan, tmp_path: Path)
         assert there[0].read_bytes() == there[1].read_bytes()
 
 
-def test_more_shards_than_cells_leave_some_nothing_to_do(plan: Plan, tmp_path: Path) -> None:
+def test_with_more_shards_than_runs_some_are_empty(plan: Plan, tmp_path: Path) -> None:
     assert chosen_cells(plan, None, Shard(4, 9)) == []
     outcome = run(plan, tmp_path, jobs=1, shard=Shard(4, 9))
     assert (outcome.before, outcome.finished, outcome.failed) == (0, 0, {})
 
 
 def quick(ran: list[str], pause: float = 0.0, fails: tuple[str, ...] = ()) -> Any:
-    """Stands for the training of a cell."""
+    """Replaces the training of a run."""
 
     def run_cell(cell: Cell, folder: Path, *_: Any) -> None:
         ran.append(cell.name)
@@ -218,23 +266,30 @@ def quick(ran: list[str], pause: float = 0.0, fails: tuple[str, ...] = ()) -> An
     return run_cell
 
 
-def test_many_processes_on_one_run_do_no_cell_twice_and_all_see_the_end(
+def test_many_processes_make_each_run_once_and_all_wait_for_the_last(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
     monkeypatch.setattr(experiment, "run_cell", quick(ran, pause=0.1))
     outcomes: list[Any] = []
-    threads = [threading.Thread(target=lambda: outcomes.append(run(plan, tmp_path, jobs=1))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: outcomes.append(run(plan, tmp_path, jobs=1)))
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(ran) == sorted(cell.name for cell in plan.cells)
-    assert [(outcome.before + outcome.finished, outcome.failed) for outcome in outcomes] == [(3, {})] * 4
+    assert [(outcome.before + outcome.finished, outcome.failed) for outcome in outcomes] == [
+        (3, {})
+    ] * 4
     assert len(numbers_of(tmp_path)) == 3
 
 
-def test_a_cell_in_other_hands_is_not_begun(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_run_is_not_started(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[str] = []
     monkeypatch.setattr(experiment, "run_cell", quick(ran))
     with locked(cell_folder(tmp_path, plan.cells[0]), wait=False):
@@ -244,28 +299,33 @@ def test_a_cell_in_other_hands_is_not_begun(plan: Plan, tmp_path: Path, monkeypa
     assert ran == [plan.cells[0].name]
 
 
-def test_a_cell_that_fails_elsewhere_is_told_with_its_cause_and_not_tried_again(
+def test_a_run_that_fails_elsewhere_is_reported_and_not_repeated(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
     monkeypatch.setattr(experiment, "run_cell", quick(ran, pause=0.3, fails=("mean",)))
     outcomes: list[Any] = []
-    threads = [threading.Thread(target=lambda: outcomes.append(run(plan, tmp_path, jobs=1))) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: outcomes.append(run(plan, tmp_path, jobs=1)))
+        for _ in range(2)
+    ]
     threads[0].start()
     time.sleep(0.1)  # the first is at the cell that fails
     threads[1].start()
     for thread in threads:
         thread.join()
     assert ran.count(plan.cells[0].name) == 1
-    assert [outcome.failed for outcome in outcomes] == [{plan.cells[0].name: "OptionError: it cannot be trained"}] * 2
+    assert [outcome.failed for outcome in outcomes] == [
+        {plan.cells[0].name: "OptionError: it cannot be trained"}
+    ] * 2
 
 
-def test_a_cell_whose_process_was_killed_is_run_by_the_one_that_waited(
+def test_a_run_whose_process_was_killed_is_made_by_the_one_that_waited(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
     monkeypatch.setattr(experiment, "run_cell", quick(ran))
-    (tmp_path / experiment.EXPERIMENT).write_text(json.dumps(experiment.describe(plan)))
+    (tmp_path / experiment.EXPERIMENT).write_text(json.dumps(experiment.describe_plan(plan)))
     held = threading.Event()
 
     def hold() -> None:
@@ -281,16 +341,20 @@ def test_a_cell_whose_process_was_killed_is_run_by_the_one_that_waited(
     other.join()
 
 
-def test_the_report_gathers_what_a_killed_shard_had_finished(plan: Plan, tmp_path: Path) -> None:
+def test_the_report_gathers_finished_runs_of_a_killed_shard(plan: Plan, tmp_path: Path) -> None:
     run(plan, tmp_path, jobs=1)
-    whole = {name: (tmp_path / name).read_bytes() for name in ("results.csv", "folds.csv", "costs.csv")}
+    whole = {
+        name: (tmp_path / name).read_bytes() for name in ("results.csv", "folds.csv", "costs.csv")
+    }
     lines = whole["results.csv"].splitlines(keepends=True)
     (tmp_path / "results.csv").write_bytes(b"".join(lines[:-1]))
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0
     assert {name: (tmp_path / name).read_bytes() for name in whole} == whole
 
 
-def test_gathering_again_leaves_a_complete_and_a_foreign_folder_as_they_are(plan: Plan, tmp_path: Path) -> None:
+def test_gathering_again_does_not_change_complete_or_foreign_folders(
+    plan: Plan, tmp_path: Path
+) -> None:
     gather_again(tmp_path)
     assert not list(tmp_path.glob("*.json"))
     run(plan, tmp_path / "run", jobs=1)
@@ -299,10 +363,11 @@ def test_gathering_again_leaves_a_complete_and_a_foreign_folder_as_they_are(plan
     assert (tmp_path / "run" / "results.csv").stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_a_dry_run_lists_the_cells_of_the_shard(plan: Plan, tmp_path: Path) -> None:
+def test_a_dry_run_lists_the_runs_of_the_shard(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(
         f'[data]\ndataset = "{tmp_path / "bags.csv"}"\n[protocol]\nfolds = 2\n'
-        '[[arms]]\nname = "a"\nmodel = {aggregator = "mean"}\n[[arms]]\nname = "b"\nmodel = {aggregator = "max"}\n'
+        '[[arms]]\nname = "a"\nmodel = {aggregator = "mean"}\n'
+        '[[arms]]\nname = "b"\nmodel = {aggregator = "max"}\n'
     )
     words = ["run", str(tmp_path / "e.toml"), "--dry-run", "--json", "--shard", "2/2"]
     result = CliRunner().invoke(app, words)

@@ -1,17 +1,12 @@
-"""From slides to bags: the pixels are those of the place, bad slides stop nothing, and nothing is lost."""
+"""From slides to bags: tiles have the pixels of their location, and bad slides stop nothing."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import struct
-import subprocess
-import sys
-import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,28 +16,26 @@ import torch
 from torch import nn
 
 pytest.importorskip("openslide")
-if not find_spec(
-    "torchvision"
-):  # not imported: beside a torch of another kind that fails, and scmil knows how to do it
+# Not imported here: its import fails beside another build of torch, which scmil handles.
+if not find_spec("torchvision"):
     pytest.skip("torchvision is not installed", allow_module_level=True)
 
-from slide_files import painted, ramp, write_dicom, write_svs
+from command import scmil
+from slide_files import ramp, rendered, write_dicom, write_svs
 
 from scmil.bags.hdf5 import read_bag, read_header
-from scmil.encoding.cohort import TileSettings, encode_slides, find_cohort, tile_slides
+from scmil.core.jobs.failure_log import FailureLog
+from scmil.encoding.cohort import (
+    EncodeSettings,
+    TileSettings,
+    encode_slides,
+    find_cohort,
+    tile_slides,
+)
 from scmil.encoding.encoders import Encoder
 from scmil.slides.synthetic import paint
-from scmil.core.jobs.work import Ledger
 
-SCMIL = Path(sys.executable).with_name("scmil")
-REAL = Path(__file__).parents[3] / "shared" / "data" / "slides" / "cmu-1-small-region.svs"
-ALL_TISSUE = TileSettings(min_tissue=0.0, preset="biopsy", pen=False)
-
-
-def scmil(*words: object, check: int | None = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([SCMIL, *map(str, words)], capture_output=True, text=True)
-    assert check is None or done.returncode == check, done.stderr
-    return done
+REAL = Path(__file__).parents[1] / "data" / "slides" / "cmu-1-small-region.svs"
 
 
 class Corners(nn.Module):
@@ -53,21 +46,31 @@ class Corners(nn.Module):
 
 
 def pixels_as_features() -> Encoder:
-    return Encoder("pixels", 48, Corners(), "none", "none", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    return Encoder(
+        "pixels", 48, Corners(), "none", "none", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)
+    )
 
 
-def outline_of_all(work: Path, id: str, size: tuple[int, int]) -> None:
-    """A tissue file as if drawn in QuPath, so that tests of pixels do not depend on what looks like tissue."""
+def outline_of_all(work: Path, slide_id: str, size: tuple[int, int]) -> None:
+    """A tissue file as if drawn in QuPath, so that tests of pixels do not depend on what looks like
+    tissue.
+    """
     width, height = size
     ring = [[0, 0], [width, 0], [width, height], [0, height], [0, 0]]
-    feature = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
-    path = work / "tissue" / f"{id}.geojson"
+    feature = {
+        "type": "Feature",
+        "properties": {},
+        "geometry": {"type": "Polygon", "coordinates": [ring]},
+    }
+    path = work / "tissue" / f"{slide_id}.geojson"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
 
 
 def expected_parts(xy: np.ndarray, side: float) -> np.ndarray:
-    """What the ramp has in the middle of each of four by four parts of each tile, as the features are laid out."""
+    """What the ramp has in the middle of each of four by four parts of each tile, as the features
+    are laid out.
+    """
     at = (np.arange(4) + 0.5) * side / 4
     x = xy[:, 0, None, None] + at[None, None, :] + np.zeros((1, 4, 1))
     y = xy[:, 1, None, None] + at[None, :, None] + np.zeros((1, 1, 4))
@@ -76,25 +79,27 @@ def expected_parts(xy: np.ndarray, side: float) -> np.ndarray:
 
 def svs_of_two_levels(folder: Path) -> tuple[Path, float]:
     size = (1000, 800)
-    levels = [painted(ramp, size), painted(ramp, (250, 200), by=4)]
+    levels = [rendered(ramp, size), rendered(ramp, (250, 200), by=4)]
     return write_svs(folder / "two.svs", levels, mpp=None, objective=None), 0.3
 
 
 def dicom(folder: Path) -> tuple[Path, float]:
-    return write_dicom(folder / "dicom", painted(ramp, (960, 704)), mpp=0.25), 0.25
+    return write_dicom(folder / "dicom", rendered(ramp, (960, 704)), mpp=0.25), 0.25
 
 
 def picture(folder: Path) -> tuple[Path, float]:
     from PIL import Image
 
     path = folder / "picture.png"
-    Image.fromarray(painted(ramp, (900, 700))).save(path)
+    Image.fromarray(rendered(ramp, (900, 700))).save(path)
     return path, 0.5
 
 
 @pytest.mark.parametrize("kind", [svs_of_two_levels, dicom, picture])
 @pytest.mark.parametrize("tile_mpp", [0.5, 0.65])
-def test_tiles_have_the_pixels_of_their_place_and_their_size_in_microns(kind, tile_mpp: float, tmp_path: Path) -> None:
+def test_tiles_have_the_pixels_of_their_place_and_their_size_in_microns(
+    kind: Callable[[Path], tuple[Path, float]], tile_mpp: float, tmp_path: Path
+) -> None:
     path, mpp = kind(tmp_path)
     work = tmp_path / "work"
     settings = TileSettings(size_px=64, mpp=tile_mpp, min_tissue=0.5)
@@ -105,26 +110,36 @@ def test_tiles_have_the_pixels_of_their_place_and_their_size_in_microns(kind, ti
         outline_of_all(work, source.id, slide.size)
         width, height = slide.size
     assert tile_slides([source], work, settings).done == (source.id,)
-    assert encode_slides(work, pixels_as_features(), dtype="float32").done == (source.id,)
+    assert encode_slides(work, pixels_as_features(), EncodeSettings(dtype="float32")).done == (
+        source.id,
+    )
     bag = read_bag(work / "bags" / "pixels" / f"{source.id}.h5")
     side = 64 * tile_mpp / mpp
     assert bag.provenance["side_level0"] == pytest.approx(side)
-    assert bag.provenance["side_level0"] * bag.provenance["slide_mpp"] == pytest.approx(64 * tile_mpp)
+    assert bag.provenance["side_level0"] * bag.provenance["slide_mpp"] == pytest.approx(
+        64 * tile_mpp
+    )
     across, down = (int((length - side) // -(-side // 1)) + 1 for length in (width, height))
     assert len(bag.features) == across * down
     assert bag.xy is not None
-    np.testing.assert_allclose(bag.features.numpy(), expected_parts(bag.xy.numpy(), side), atol=2.5 / 255)
+    np.testing.assert_allclose(
+        bag.features.numpy(), expected_parts(bag.xy.numpy(), side), atol=2.5 / 255
+    )
 
 
-def test_the_same_tissue_at_three_resolutions_gives_the_same_tiles_in_microns(tmp_path: Path) -> None:
+def test_the_same_tissue_at_three_resolutions_gives_the_same_tiles_in_microns(
+    tmp_path: Path,
+) -> None:
     colours, places = [], []
     for mpp, side in ((0.25, 4000), (0.5, 2000), (1.0, 1000)):
         work = tmp_path / f"work{mpp}"
-        painting = paint(tmp_path / f"at{mpp}.svs", size=(side, side), mpp=mpp, seed=5, tumour=False)
+        painting = paint(
+            tmp_path / f"at{mpp}.svs", size=(side, side), mpp=mpp, seed=5, tumour=False
+        )
         [source] = find_cohort(painting.path)
         outline_of_all(work, source.id, (side, side))
         tile_slides([source], work, TileSettings(size_px=128, mpp=1.0))
-        encode_slides(work, pixels_as_features(), dtype="float32")
+        encode_slides(work, pixels_as_features(), EncodeSettings(dtype="float32"))
         bag = read_bag(work / "bags" / "pixels" / f"{source.id}.h5")
         assert bag.xy is not None
         places.append(np.rint(bag.xy.numpy() * mpp))
@@ -134,7 +149,6 @@ def test_the_same_tissue_at_three_resolutions_gives_the_same_tiles_in_microns(tm
         assert np.corrcoef(colours[0], colours[other])[0, 1] > 0.97
 
 
-@pytest.mark.skipif(not REAL.is_file(), reason="the real slide is not beside the project")
 def test_the_real_slide_from_the_command_line(tmp_path: Path) -> None:
     import openslide
 
@@ -149,26 +163,42 @@ def test_the_real_slide_from_the_command_line(tmp_path: Path) -> None:
     # On the whole the tiles are tissue: darker and redder than the glass around them.
     slide = openslide.OpenSlide(REAL)
     assert bag.xy is not None
-    tiles = [np.asarray(slide.read_region(tuple(xy), 0, (256, 256)))[..., :3] for xy in bag.xy.tolist()]
+    tiles = [
+        np.asarray(slide.read_region(tuple(xy), 0, (256, 256)))[..., :3] for xy in bag.xy.tolist()
+    ]
     assert np.mean([tile.mean() for tile in tiles]) < 215
     assert (tmp_path / "tiles" / "cmu-1-small-region.jpg").stat().st_size > 10_000
 
 
-def test_a_slide_without_microns_is_refused_with_remedies_and_taken_with_one(tmp_path: Path) -> None:
+def test_a_slide_without_mpp_is_rejected_with_remedies_and_tiled_with_one(
+    tmp_path: Path,
+) -> None:
     path, _ = svs_of_two_levels(tmp_path)
     work = tmp_path / "work"
-    refused = scmil("tile", path, "--out", work, check=1)
+    refused = scmil("tile", path, "--out", work, code=1)
     assert "--mpp-of" in refused.stderr
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\ntwo.svs,0.3\n")
     outline_of_all(work, "two", (1000, 800))
     scmil("tile", path, "--out", work, "--mpp-of", table, "--retry-failed")
-    assert not Ledger(work).read()
-    wrong = scmil("tile", path, "--out", tmp_path / "other", "--mpp-of", table, "--mag", 40, "--mpp", 0.5, check=1)
-    assert "give one of them" in wrong.stderr
+    assert not FailureLog(work).read()
+    wrong = scmil(
+        "tile",
+        path,
+        "--out",
+        tmp_path / "other",
+        "--mpp-of",
+        table,
+        "--mag",
+        40,
+        "--mpp",
+        0.5,
+        code=1,
+    )
+    assert "Specify only one of them" in wrong.stderr
 
 
-# ------------------------------------------------------------------------------------------------------------ bad slides
+# --------------------------------------------------------------------------------------- bad slides
 
 
 def bad_slides(folder: Path) -> None:
@@ -180,7 +210,8 @@ def bad_slides(folder: Path) -> None:
     header = struct.pack(">IIBBBBB", 2**31 - 1, 2**31 - 1, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 64)), (b"IEND", b"")]
     parts = [
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
     ]
     (folder / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
     from PIL import Image
@@ -195,8 +226,8 @@ def test_one_bad_slide_never_stops_a_run(tmp_path: Path) -> None:
     slides, work = tmp_path / "slides", tmp_path / "work"
     slides.mkdir()
     bad_slides(slides)
-    done = scmil("encode", slides, "--out", work, "--random", 0, "--mpp-of", 0.5, check=1)
-    causes = {failure.slide: failure.cause for failure in Ledger(work).read()}
+    done = scmil("encode", slides, "--out", work, "--random", 0, "--mpp-of", 0.5, code=1)
+    causes = {failure.slide: failure.cause for failure in FailureLog(work).read()}
     assert set(causes) == {"truncated", "empty", "text", "huge", "glass"}
     for slide, word in {
         "empty": "0 bytes",
@@ -209,20 +240,37 @@ def test_one_bad_slide_never_stops_a_run(tmp_path: Path) -> None:
     made = {path.stem for path in (work / "bags").rglob("*.h5")}
     assert made == {"good", "wrong"}
     assert "5 slides failed" in done.stderr
-    again = scmil("encode", slides, "--out", work, "--random", 0, "--mpp-of", 0.5, "--json", check=1)
+    again = scmil("encode", slides, "--out", work, "--random", 0, "--mpp-of", 0.5, "--json", code=1)
     assert set(json.loads(again.stdout)["encode"]["kept"]) == made
     shutil.copy(slides / "good.svs", slides / "truncated.svs")  # the copy is made good
-    mended = scmil("encode", slides, "--out", work, "--random", 0, "--mpp-of", 0.5, "--retry-failed", "--json", check=1)
+    mended = scmil(
+        "encode",
+        slides,
+        "--out",
+        work,
+        "--random",
+        0,
+        "--mpp-of",
+        0.5,
+        "--retry-failed",
+        "--json",
+        code=1,
+    )
     assert json.loads(mended.stdout)["encode"]["done"] == ["truncated"]
-    assert {failure.slide for failure in Ledger(work).read()} == {"empty", "text", "huge", "glass"}
+    assert {failure.slide for failure in FailureLog(work).read()} == {
+        "empty",
+        "text",
+        "huge",
+        "glass",
+    }
 
 
 def test_two_slides_of_one_name_are_both_written_down_and_the_others_done(tmp_path: Path) -> None:
     for name in ("a/same.svs", "b/same.svs", "c/other.svs"):
         (tmp_path / "slides" / name).parent.mkdir(parents=True)
         paint(tmp_path / "slides" / name, size=(1000, 1000), seed=2)
-    done = scmil("tile", tmp_path / "slides", "--out", tmp_path / "work", check=1)
-    assert "2 slides are named 'same'" in done.stderr
+    done = scmil("tile", tmp_path / "slides", "--out", tmp_path / "work", code=1)
+    assert "2 slides have the name 'same'" in done.stderr
     assert [path.stem for path in (tmp_path / "work" / "tiles").glob("*.h5")] == ["other"]
 
 
@@ -234,7 +282,8 @@ def test_an_edited_outline_is_taken_and_its_bag_made_again(tmp_path: Path) -> No
     outline_of_all(work, "slide", (1000, 2000))
     scmil("encode", slide, "--out", work, "--random", 0)
     after = read_bag(bag)
-    assert len(after.features) == 28 != before.instances  # four columns of seven tiles reach into the left half
+    # Four columns of seven tiles reach into the left half.
+    assert len(after.features) == 28 != before.instances
     assert after.xy is not None
     assert int(after.xy[:, 0].max()) == 768
 
@@ -242,95 +291,7 @@ def test_an_edited_outline_is_taken_and_its_bag_made_again(tmp_path: Path) -> No
 def test_a_folder_keeps_to_its_settings(tmp_path: Path) -> None:
     slide = paint(tmp_path / "slide.svs", size=(1000, 1000), seed=3).path
     scmil("tile", slide, "--out", tmp_path / "work")
-    refused = scmil("tile", slide, "--out", tmp_path / "work", "--mpp", 1.0, check=1)
+    refused = scmil("tile", slide, "--out", tmp_path / "work", "--mpp", 1.0, code=1)
     assert "mpp = 0.5 before, 1.0 now" in refused.stderr
-    late = scmil("encode", tmp_path / "work", "--random", 0, "--mpp", 1.0, check=1)
+    late = scmil("encode", tmp_path / "work", "--random", 0, "--mpp", 1.0, code=1)
     assert "is tiled already" in late.stderr
-
-
-# ---------------------------------------------------------------------------------------------------------- nothing lost
-
-
-@pytest.fixture
-def four_slides(tmp_path: Path) -> Path:
-    folder = tmp_path / "slides"
-    folder.mkdir()
-    paint(folder / "0.svs", size=(2500, 2500), seed=1)
-    for number in (1, 2, 3):
-        shutil.copy(folder / "0.svs", folder / f"{number}.svs")
-    return folder
-
-
-def start(slides: Path, work: Path) -> subprocess.Popen[str]:
-    command = [SCMIL, "encode", slides, "--out", work, "--random", "0", "--batch", "4"]
-    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def visible(work: Path) -> list[Path]:
-    return sorted(path for path in work.rglob("*.h5") if not path.name.startswith("."))
-
-
-def test_killed_in_the_middle_no_half_file_is_left_and_the_rest_is_made(four_slides: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    running = start(four_slides, work)
-    deadline = time.monotonic() + 120
-    while not list(work.glob("bags/*/*.h5")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
-    made = list(work.glob("bags/*/*.h5"))
-    assert 1 <= len(made) < 4, "killed too late for this test"
-    stamps = {path: path.stat().st_mtime_ns for path in made}
-    for path in made:
-        read_bag(path)  # whole
-    done = start(four_slides, work)
-    _, said = done.communicate(timeout=300)
-    assert done.returncode == 0, said
-    bags = [read_bag(path) for path in visible(work / "bags")]
-    assert [bag.id for bag in bags] == ["0", "1", "2", "3"]
-    assert all(torch.equal(bag.features, bags[0].features) for bag in bags)
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
-
-
-def test_two_processes_share_the_work(four_slides: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    both = [start(four_slides, work) for _ in range(2)]
-    said = [process.communicate(timeout=300) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert len(visible(work / "bags")) == 4
-    made = [line for _, errors in said for line in errors.splitlines() if line.startswith("done: ")]
-    assert len(made) == 8, said  # each slide once tiled and once encoded, whoever did it
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    try:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount here")
-    if done.returncode:
-        pytest.skip(f"a disk in memory cannot be mounted here: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_is_said_to_be_full(small_disk: Path, tmp_path: Path) -> None:
-    slide = paint(tmp_path / "slide.svs", size=(6000, 6000), seed=1).path
-    done = scmil("tile", slide, "--out", small_disk / "work", check=1)
-    assert "DiskFullError: no space is left" in done.stderr
-    assert not [path for path in (small_disk / "work").rglob("*") if path.suffix == ".h5"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
-    slide = paint(tmp_path / "slide.svs", size=(1000, 1000), seed=1).path
-    (tmp_path / "locked").mkdir(mode=0o500)
-    assert "cannot be written to" in scmil("tile", slide, "--out", tmp_path / "locked" / "work", check=1).stderr
-
-
-def test_a_folder_below_a_file_is_refused_before_any_work(tmp_path: Path) -> None:
-    slide = paint(tmp_path / "slide.svs", size=(1000, 1000), seed=1).path
-    (tmp_path / "file").write_text("")
-    assert "cannot be written to" in scmil("tile", slide, "--out", tmp_path / "file" / "work", check=1).stderr

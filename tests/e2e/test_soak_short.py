@@ -1,4 +1,4 @@
-"""Memory and handles after a round and after the next one: the campaign's soak, without the hour."""
+"""Memory and file handles do not grow between rounds: the campaign's soak, shortened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ CAMPAIGN = Path(__file__).parents[2] / "campaign"
 
 def test_a_second_round_opens_no_more_files_and_threads_than_the_first(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    command = [sys.executable, CAMPAIGN / "soak.py", "--minutes", "0", "--rounds", "2", "--out", out]
+    command = [
+        sys.executable,
+        CAMPAIGN / "soak.py",
+        "--minutes",
+        "0",
+        "--rounds",
+        "2",
+        "--out",
+        out,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     page = json.loads(out.read_text()) if out.is_file() else {"failed_rounds": done.stderr}
     assert not page["failed_rounds"]

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from scmil.stats import metrics
-from scmil.stats import significance
+from scmil.stats import metrics, significance
 
 numbers = st.floats(-100, 100)
 grid = st.integers(-20, 20).map(lambda i: i / 20)  # coarse, so that there are ties
@@ -29,7 +28,8 @@ def j(labels: NDArray[np.int64], scores: NDArray[np.float64], threshold: float) 
 def test_auc_depends_on_the_order_alone(table: NDArray[np.float64]) -> None:
     labels, scores = both_classes(table)
     plain, stretched, backwards, swapped = metrics.auc_many(
-        np.stack([labels, labels, labels, 1 - labels]), np.stack([scores, np.exp(3 * scores) - 7, -scores, scores])
+        np.stack([labels, labels, labels, 1 - labels]),
+        np.stack([scores, np.exp(3 * scores) - 7, -scores, scores]),
     )
     assert stretched == plain
     assert backwards == pytest.approx(1 - plain)
@@ -38,7 +38,12 @@ def test_auc_depends_on_the_order_alone(table: NDArray[np.float64]) -> None:
     assert plain == pytest.approx((pairs.mean() + 1) / 2)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1), st.one_of(grid, numbers)), min_size=2, max_size=40).map(np.array), numbers)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.one_of(grid, numbers)), min_size=2, max_size=40).map(
+        np.array
+    ),
+    numbers,
+)
 def test_no_cut_beats_the_youden_threshold(table: NDArray[np.float64], other: float) -> None:
     labels, scores = both_classes(table)
     best = j(labels, scores, metrics.youden_threshold(labels, scores))
@@ -81,7 +86,9 @@ def test_the_bootstrap_interval_has_the_mean_inside(values: list[float], seed: i
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(grid, grid), min_size=1, max_size=60).map(np.array))
-def test_the_signed_rank_is_a_probability_and_an_effect_with_the_sign_of_the_winner(pairs: NDArray[np.float64]) -> None:
+def test_the_signed_rank_is_a_probability_and_an_effect_with_the_sign_of_the_winner(
+    pairs: NDArray[np.float64],
+) -> None:
     result = significance.wilcoxon(pairs[:, 0], pairs[:, 1])
     assert 0 < result.p <= 1
     assert -1 <= result.effect <= 1
@@ -98,4 +105,6 @@ def test_delong_turns_round_with_its_arms(table: NDArray[np.float64], data: st.D
     forward, backward = significance.delong(labels, a, b), significance.delong(labels, b, a)
     assert backward.difference == pytest.approx(-forward.difference, abs=1e-12)
     assert backward.p == pytest.approx(forward.p, nan_ok=True)
-    assert (forward.low, forward.high) == pytest.approx((-backward.high, -backward.low), nan_ok=True, abs=1e-12)
+    assert (forward.low, forward.high) == pytest.approx(
+        (-backward.high, -backward.low), nan_ok=True, abs=1e-12
+    )

@@ -4,7 +4,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scmil.sparse_coding.layer import SparseCoding, objective, random_dictionary, soft_threshold, unrolled_ista
+from scmil.sparse_coding.equations import (
+    objective,
+    random_dictionary,
+    soft_threshold,
+    unrolled_ista,
+)
+from scmil.sparse_coding.layer import SparseCoding
 
 sizes = st.integers(2, 12)
 seeds = st.integers(0, 10_000)
@@ -14,7 +20,10 @@ seeds = st.integers(0, 10_000)
 def test_soft_threshold_is_the_proximal_map_of_the_absolute_value(v: float, lam: float) -> None:
     u = soft_threshold(torch.tensor(v, dtype=torch.float64), lam)
     candidates = torch.cat(
-        [torch.linspace(-12, 12, 4801, dtype=torch.float64), torch.tensor([0.0, v], dtype=torch.float64)]
+        [
+            torch.linspace(-12, 12, 4801, dtype=torch.float64),
+            torch.tensor([0.0, v], dtype=torch.float64),
+        ]
     )
 
     def cost(u: torch.Tensor) -> torch.Tensor:
@@ -31,7 +40,9 @@ def test_more_layers_never_cost_more(seed: int, p: int, m: int, layers: int) -> 
     x = torch.randn(3, p, generator=generator, dtype=torch.float64)
     lam = torch.rand(3, 1, generator=generator, dtype=torch.float64)
     mu = torch.linalg.matrix_norm(D, 2) ** 2
-    fewer, more = (objective(x, D, unrolled_ista(x, D, mu, lam, n), lam) for n in (layers, layers + 1))
+    fewer, more = (
+        objective(x, D, unrolled_ista(x, D, mu, lam, n), lam) for n in (layers, layers + 1)
+    )
     assert (more <= fewer + 1e-12).all()
 
 

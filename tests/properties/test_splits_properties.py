@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scmil.errors import SplitError
 from scmil.bags.splits import Split, check_split, holdout, stratified_folds, with_validation
+from scmil.errors import SplitError
 
 seeds = st.integers(0, 10_000)
 patients = st.one_of(st.none(), st.sampled_from([f"patient {i}" for i in range(15)]))
@@ -37,8 +37,14 @@ def test_folds_are_a_partition_with_even_classes(bags: list[int], folds: int, se
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 1), patients), min_size=6, max_size=60), st.integers(2, 4), seeds)
-def test_patients_never_cross_folds(bags: list[tuple[int, str | None]], folds: int, seed: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 1), patients), min_size=6, max_size=60),
+    st.integers(2, 4),
+    seeds,
+)
+def test_patients_never_cross_folds(
+    bags: list[tuple[int, str | None]], folds: int, seed: int
+) -> None:
     labels, groups = [label for label, _ in bags], [group for _, group in bags]
     try:
         splits = stratified_folds(labels, folds, seed, groups)
@@ -53,9 +59,12 @@ def test_patients_never_cross_folds(bags: list[tuple[int, str | None]], folds: i
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=8, max_size=24), st.integers(2, 4), seeds)
-def test_folds_of_whole_patients_differ_by_one_patient_at_most(sizes: list[int], folds: int, seed: int) -> None:
+def test_folds_of_whole_patients_differ_by_one_patient_at_most(
+    sizes: list[int], folds: int, seed: int
+) -> None:
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    labels, groups = (owner % 2).tolist(), [f"patient {i}" for i in owner]  # every patient is of one class
+    # Every patient is of one class.
+    labels, groups = (owner % 2).tolist(), [f"patient {i}" for i in owner]
     splits = stratified_folds(labels, folds, seed, groups)
     for value in (0, 1):
         counts = [sum(labels[i] == value for i in split.test) for split in splits]
@@ -70,7 +79,11 @@ def test_shares_are_those_asked_for(bags: list[int], test: float, valid: float, 
     check_split(split, [str(i) for i in range(len(labels))])
     assert sorted(split.train + split.test + split.valid) == list(range(len(labels)))
     for value in set(labels):
-        for part, share in ((split.test, test), (split.valid, valid), (split.train, 1 - test - valid)):
+        for part, share in (
+            (split.test, test),
+            (split.valid, valid),
+            (split.train, 1 - test - valid),
+        ):
             count = sum(labels[i] == value for i in part)
             assert count >= 1
             assert abs(count - share * bags[value]) < 2
@@ -78,7 +91,9 @@ def test_shares_are_those_asked_for(bags: list[int], test: float, valid: float, 
 
 @settings(deadline=None)
 @given(counts(4), st.floats(0.05, 0.9), seeds)
-def test_validation_has_every_class_and_takes_from_training_alone(bags: list[int], fraction: float, seed: int) -> None:
+def test_validation_has_every_class_and_takes_from_training_alone(
+    bags: list[int], fraction: float, seed: int
+) -> None:
     labels = shuffled(bags, seed)
     plain = stratified_folds(labels, 2, seed)[0]
     split: Split = with_validation(plain, labels, fraction, seed)

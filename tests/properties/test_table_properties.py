@@ -13,7 +13,9 @@ from hypothesis.extra.numpy import arrays
 from scmil.bags.datasets.table import Table, read_csv
 from scmil.bags.datasets.table_files import read_npz, read_svm
 
-names = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=5)
+names = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=5
+)
 
 
 @st.composite
@@ -22,8 +24,10 @@ def tables(draw: st.DrawFn) -> Table:
     bags, n, p = len(sizes), sum(sizes), draw(st.integers(1, 4))
     finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
     features = draw(arrays(np.float32, (n, p), elements=finite))
-    # Bags are numbered in the order in which they are met, but their instances may be mixed.
-    bag = np.concatenate([np.arange(bags), draw(st.permutations(np.repeat(np.arange(bags), np.array(sizes) - 1)))])
+    # Bags are numbered in order of appearance, but their instances may be mixed.
+    bag = np.concatenate(
+        [np.arange(bags), draw(st.permutations(np.repeat(np.arange(bags), np.array(sizes) - 1)))]
+    )
     ids = draw(st.lists(names, min_size=bags, max_size=bags, unique=True))
     labels = draw(st.lists(st.integers(0, 3), min_size=bags, max_size=bags))
     patients = draw(st.lists(st.none() | names, min_size=bags, max_size=bags))
@@ -31,10 +35,14 @@ def tables(draw: st.DrawFn) -> Table:
 
 
 def same(read: Table, written: Table, patients: bool = True) -> None:
-    met, expected = read.bags(), written.bags()
-    assert (met.ids, met.labels, met.classes) == (expected.ids, expected.labels, expected.classes)
-    assert not patients or met.patients == expected.patients
-    for a, b in zip(met, expected, strict=True):
+    actual, expected = read.bags(), written.bags()
+    assert (actual.ids, actual.labels, actual.classes) == (
+        expected.ids,
+        expected.labels,
+        expected.classes,
+    )
+    assert not patients or actual.patients == expected.patients
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(a.features, b.features)
 
 
@@ -51,7 +59,9 @@ def test_csv(table: Table) -> None:
     writer = csv.writer(text)
     writer.writerow(["label", "bag", *(f"x{i}" for i in range(table.features.shape[1])), "patient"])
     for bag, values in rows(table):
-        writer.writerow([table.labels[bag], table.ids[bag], *map(repr, values), table.patients[bag]])
+        writer.writerow(
+            [table.labels[bag], table.ids[bag], *map(repr, values), table.patients[bag]]
+        )
     same(read_csv(text.getvalue().encode()), table)
 
 
@@ -60,7 +70,14 @@ def test_csv(table: Table) -> None:
 def test_npz(table: Table) -> None:
     patients = [patient or "" for patient in table.patients or []]
     file = io.BytesIO()
-    np.savez(file, X=table.features, bag=table.bag, y=np.array(table.labels), ids=table.ids, patients=patients)
+    np.savez(
+        file,
+        X=table.features,
+        bag=table.bag,
+        y=np.array(table.labels),
+        ids=table.ids,
+        patients=patients,
+    )
     same(read_npz(file.getvalue()), table)
 
 
@@ -68,11 +85,14 @@ def test_npz(table: Table) -> None:
 @given(tables())
 def test_svm(table: Table) -> None:
     assert table.ids is not None
-    table = Table(table.features, table.bag, table.labels, [f"bag{i}" for i in range(len(table.labels))])
+    table = Table(
+        table.features, table.bag, table.labels, [f"bag{i}" for i in range(len(table.labels))]
+    )
     p = table.features.shape[1]
     lines = []
     for number, (bag, values) in enumerate(rows(table)):
-        # A sparse file leaves zeros out; the last feature is written, as it says how many there are.
+        # A sparse file leaves zeros out; the last feature is written, as it says how many there
+        # are.
         cells = [f"{i}:{value!r}" for i, value in enumerate(values, start=1) if value or i == p]
         lines.append(f"{number}:bag{bag}:{table.labels[bag]} {' '.join(cells)}")
     same(read_svm("\n".join(lines).encode()), table, patients=False)

@@ -39,10 +39,14 @@ def cases(draw: st.DrawFn) -> Case:
     }
     share = st.floats(0, 1)
     discs = [
-        shapely.Point(draw(share) * width, draw(share) * height).buffer((0.02 + draw(share)) * width / 2, quad_segs=4)
+        shapely.Point(draw(share) * width, draw(share) * height).buffer(
+            (0.02 + draw(share)) * width / 2, quad_segs=4
+        )
         for _ in range(draw(st.integers(0, 4)))
     ]
-    hole = shapely.Point(draw(share) * width, draw(share) * height).buffer(draw(share) * width / 5, quad_segs=4)
+    hole = shapely.Point(draw(share) * width, draw(share) * height).buffer(
+        draw(share) * width / 5, quad_segs=4
+    )
     area = polygons((shapely.union_all(discs) - hole) & shapely.box(0, 0, width, height))
     return Case((width, height), draw(st.sampled_from([0.25, 0.2431, 0.5, 0.1])), area, options)
 
@@ -63,7 +67,9 @@ def test_tiles_lie_on_one_grid_inside_the_slide_and_apart(case: Case) -> None:
 
 @settings(deadline=None, max_examples=80)
 @given(cases())
-def test_the_side_is_what_was_asked_in_microns_and_the_step_at_most_a_pixel_more(case: Case) -> None:
+def test_the_side_is_what_was_asked_in_microns_and_the_step_at_most_a_pixel_more(
+    case: Case,
+) -> None:
     tiling = case.tiled()
     assert abs(tiling.side * case.mpp - case.options["size_px"] * case.options["mpp"]) < 1e-9
     step = (case.options["size_px"] - case.options["overlap_px"]) * case.options["mpp"] / case.mpp
@@ -74,7 +80,9 @@ def test_the_side_is_what_was_asked_in_microns_and_the_step_at_most_a_pixel_more
 @given(cases())
 def test_exactly_the_windows_with_enough_tissue_are_kept(case: Case) -> None:
     tiling = case.tiled()
-    columns, rows = (np.arange(0, length - tiling.side + 1e-6, tiling.stride, dtype=int) for length in case.size)
+    columns, rows = (
+        np.arange(0, length - tiling.side + 1e-6, tiling.stride, dtype=int) for length in case.size
+    )
     x, y = (corner.ravel() for corner in np.meshgrid(columns, rows))
     windows = shapely.box(x, y, x + tiling.side, y + tiling.side)
     fraction = shapely.area(shapely.intersection(windows, case.area)) / tiling.side**2

@@ -1,0 +1,50 @@
+"""Table I of the paper runs on features that `scmil get` downloaded, in two layouts."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import feature_server as served
+import pytest
+from feature_server import feature_server
+from stand_in import some_slides
+from typer.testing import CliRunner
+
+from scmil.bags.datasets.camelyon16 import COHORT
+from scmil.cli import app
+
+TABLE = Path(__file__).parents[2] / "experiments" / "table1_camelyon16.toml"
+SLIDES = {listed.slide: listed.label for listed in some_slides(COHORT, 3)}
+PATTERN = "camelyon16--resnet-18-abmil-gated"
+pytestmark = pytest.mark.filterwarnings("ignore::scmil.bags.datasets.cohorts.CohortWarning")
+
+
+def call(*words: object) -> None:
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
+
+
+@pytest.mark.parametrize("source", ["torchmil", "dsmil"])
+def test_table1_runs_on_the_archives_of(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "features"
+    with feature_server() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        if source == "torchmil":
+            server.sets["torchmil/Camelyon16_MIL"] = served.torchmil_files(SLIDES, "resnet18")
+            call("get", "camelyon16-torchmil", "--out", out)
+            data = out / "dataset"
+        else:  # a folder for each encoder, as the comment of the experiment says
+            archive = served.zipped(served.dsmil_files(SLIDES, "resnet18/"))
+            server.files["/c16.zip"] = archive
+            call("get", "camelyon16-dsmil", "--out", out, "--url", f"{server.address}/c16.zip")
+            data = out
+    words = ["--only", PATTERN, "--jobs", 1, "--out", tmp_path / "run", "--data", data]
+    settings = ("training.epochs=1", "data.allow_missing=true", "protocol.valid=0.3")
+    changes = [word for text in settings for word in ("--set", text)]
+    call("run", TABLE, *words, *changes)
+    with (tmp_path / "run" / "cells" / PATTERN / "predictions.csv").open(newline="") as file:
+        tested = {row["bag"] for row in csv.DictReader(file)}
+    assert tested == {slide for slide in SLIDES if slide.startswith("test")}

@@ -1,0 +1,351 @@
+"""The golden numbers of tests/data/golden: inputs and weights by their rule, and comparisons.
+
+The weights are built from the authors' names and loaded with the tables of
+`scmil.models.official_weights`, which `scmil import-model` uses too.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from scmil.models.aggregators import Prediction
+from scmil.models.model import MILModel
+from scmil.models.official_weights import Choices, convert
+from scmil.models.official_weights.layout import Entry, Table
+from scmil.models.official_weights.sparse_coding import layer_table
+from scmil.sparse_coding.released import ReleasedSparseCoding
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+MIX = ((16, 0x7FEB352D), (15, 0x846CA68B))
+
+
+def uniform(name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Numbers in (-1, 1) from a name: the rule in the README of the golden numbers."""
+    with np.errstate(over="ignore"):
+        h = np.arange(int(np.prod(shape)), dtype=np.uint32) + np.uint32(zlib.crc32(name.encode()))
+        for shift, factor in MIX:
+            h = (h ^ (h >> np.uint32(shift))) * np.uint32(factor)
+        h ^= h >> np.uint32(16)
+    return (2 * ((h.astype(np.float64) + 0.5) / 2**32) - 1).reshape(shape)
+
+
+def weight(name: str, shape: tuple[int, ...]) -> Tensor:
+    """The weight of this name and shape."""
+    v = uniform(name, shape)
+    if len(shape) > 1:
+        return torch.tensor(np.sqrt(3 / np.prod(shape[1:])) * v, dtype=torch.float32)
+    return torch.tensor(0.1 * v + name.endswith("weight"), dtype=torch.float32)
+
+
+@contextmanager
+def onednn(enabled: bool) -> Iterator[None]:
+    """Run with or without oneDNN; the golden numbers were made without it."""
+    before, *_ = torch.backends.mkldnn.set_flags(_enabled=enabled)
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=before)
+
+
+class Golden:
+    """One file of golden numbers."""
+
+    def __init__(self, name: str) -> None:
+        with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
+            self.arrays = {key: file[key] for key in file.files}
+        self.name = name
+        self.meta: dict[str, Any] = json.loads(str(self.arrays["meta"]))
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """All weights by the authors' names."""
+        return {
+            name: (
+                torch.tensor(self.arrays[f"w/{name}"])
+                if f"w/{name}" in self.arrays
+                else weight(name, shape)
+            )
+            for name, shape in zip(self.names, self.shapes, strict=True)
+        }
+
+    @property
+    def names(self) -> list[str]:
+        return [str(name) for name in self.arrays["weight_names"]]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        texts = map(str, self.arrays["weight_shapes"])
+        return [tuple(map(int, text.split("x"))) if text else () for text in texts]
+
+    @property
+    def bags(self) -> range:
+        return range(len([key for key in self.arrays if key.startswith("logits_")]) or self._codes)
+
+    @property
+    def _codes(self) -> int:
+        keys = [key for key in self.arrays if key.startswith(("codes_", "probability_"))]
+        return len([key for key in keys if key.count("_") == 1])
+
+    def x(self, bag: int) -> Tensor:
+        """The features of a bag."""
+        if f"x_{bag}" in self.arrays:
+            return torch.tensor(self.arrays[f"x_{bag}"])
+        shape = tuple(map(int, self.arrays[f"x_{bag}_shape"]))
+        v = np.sqrt(3) * uniform(str(self.arrays["x_names"][bag]), shape)
+        return torch.tensor(v, dtype=torch.float32)
+
+    def label(self, bag: int) -> int:
+        return int(self.arrays.get(f"label_{bag}", 1))
+
+    def get(self, what: str, bag: int) -> Tensor | None:
+        array = self.arrays.get(f"{what}_{bag}")
+        return None if array is None else torch.tensor(array)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, the aggregator it belongs to, and how its weights and groups are read."""
+
+    file: str
+    aggregator: str
+    choices: Choices = field(default_factory=Choices)
+    rename: Mapping[str, str] = field(default_factory=dict)  # prefixes of names in a checkpoint
+
+    def checkpoint(self, golden: Golden) -> dict[str, Tensor]:
+        """The tensors with the names that they have in the authors' files."""
+        renamed = {}
+        for name, tensor in golden.tensors.items():
+            first, dot, rest = name.partition(".")
+            renamed[self.rename.get(first, first) + dot + rest] = tensor
+        return renamed
+
+
+DTFD_FILES = {"dimReduction": "dim_reduction", "attCls": "att_classifier"}
+MINETS = {
+    "bag": "mi-net",
+    "instance": "mi-net-instance",
+    "ds": "mi-net-ds",
+    "rc": "mi-net-rc",
+}
+POOLINGS = {"max": "max", "ave": "mean", "lse": "lse"}
+CASES = [
+    Case("abmil", "abmil"),
+    Case("abmil_gated", "abmil-gated"),
+    Case("scmil_abmil", "abmil"),
+    Case("scmil_abmil_gated", "abmil-gated"),
+    Case("scmil_abmil_sc", "abmil"),
+    Case("scmil_abmil_gated_sc", "abmil-gated"),
+    Case("dsmil_1class", "dsmil"),
+    Case("dsmil_1class_linear_query", "dsmil"),
+    Case("dsmil_2class", "dsmil"),
+    Case("dsmil_2class_linear_query", "dsmil"),
+    Case("dsmil_2class_passing_v", "dsmil"),
+    Case("scmil_dsmil_sc_1class", "dsmil"),
+    Case("scmil_dsmil_sc_2class", "dsmil"),
+    Case("transmil", "transmil"),
+    Case("transmil_small", "transmil"),
+    Case("dtfd_afs", "dtfd-afs", rename=DTFD_FILES),
+    Case("dtfd_maxmins", "dtfd-maxmin", rename=DTFD_FILES),
+    Case("ilra_rank1", "ilra"),
+    Case("ilra_rank4", "ilra"),
+    *(
+        Case(f"mi_net_{kind}_{theirs}", name, Choices(pooling=ours))
+        for kind, name in MINETS.items()
+        for theirs, ours in POOLINGS.items()
+    ),
+]
+LAYERS = sorted(path.stem for path in GOLDEN.glob("sc_layer_*.npz"))
+# Why our networks cannot give the numbers of these files.
+NOT_OFFERED = {
+    "dtfd_maxs": "DTFD's MaxS, which hands on the largest alone, is not offered",
+    "transmil_nystrom_0_0_9": "the pinned Nyström library cuts the padding off the wrong end",
+}
+
+
+@dataclass
+class Differences:
+    """The largest differences: outputs relative to 1 + the largest magnitude, gradients relative
+    to the largest gradient of the bag.
+    """
+
+    outputs: float = 0.0
+    gradients: float = 0.0
+
+    def add_output(self, actual: Tensor, expected: Tensor) -> None:
+        assert actual.shape == expected.shape, (actual.shape, expected.shape)
+        scale = 1 + expected.abs().max().item()
+        self.outputs = max(self.outputs, (actual - expected).abs().max().item() / scale)
+
+    def add_gradient(self, actual: Tensor, expected: Tensor, largest: float) -> None:
+        assert actual.shape == expected.shape, (actual.shape, expected.shape)
+        difference = (actual.double() - expected.double()).abs().max().item()
+        self.gradients = max(self.gradients, difference / largest)
+
+
+def compare_case(case: Case, dtype: torch.dtype = torch.float32) -> Differences:
+    """Compare a network with the golden numbers of its authors' code."""
+    golden = Golden(case.file)
+    converted = convert(case.checkpoint(golden), case.aggregator, case.choices)
+    model = converted.model.to(dtype)
+    table = {
+        theirs: converted.table[name]
+        for theirs, name in zip(golden.names, case.checkpoint(golden), strict=True)
+    }
+    differences = Differences()
+    for bag in golden.bags:
+        x = place(golden.x(bag), model).to(dtype).requires_grad_()
+        prediction = model(x)
+        _compare_outputs(differences, golden, bag, model, prediction)
+        loss = model.loss(prediction, golden.label(bag))
+        if (expected := loss_of(golden, bag)) is not None:
+            differences.add_output(loss.detach().float(), expected)
+            model.zero_grad()
+            loss.backward()
+            assert x.grad is not None
+            gradient = x.grad[order(len(x))] if "dtfd" in case.file else x.grad
+            _compare_gradients(differences, golden, bag, model, table, gradient)
+    return differences
+
+
+def place(x: Tensor, model: nn.Module) -> Tensor:
+    """The rows in the order in which DTFD's groups are consecutive, as in the golden numbers."""
+    if type(getattr(model, "aggregate", None)).__name__ != "DTFD":
+        return x
+    placed = torch.empty_like(x)
+    placed[order(len(x))] = x
+    return placed
+
+
+def order(n: int) -> Tensor:
+    """The order in which DTFD shuffles n instances in evaluation."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))
+
+
+def loss_of(golden: Golden, bag: int) -> Tensor | None:
+    tiers = [golden.get(f"loss_tier{tier}", bag) for tier in (1, 2)]
+    if tiers[0] is not None and tiers[1] is not None:
+        return tiers[0] + tiers[1]
+    return golden.get("loss", bag)
+
+
+def _compare_outputs(
+    differences: Differences, golden: Golden, bag: int, model: MILModel, prediction: Prediction
+) -> None:
+    logits = prediction.logits.detach().float()
+    if (expected := golden.get("logits", bag)) is not None:
+        differences.add_output(_scores(logits, expected.numel()), expected.flatten())
+    if (expected := golden.get("probability", bag)) is not None:
+        probabilities = model.probabilities(logits)
+        differences.add_output(probabilities[1:], expected.flatten())
+    if (expected := golden.get("attention", bag)) is not None:
+        if golden.name.startswith(("dsmil", "scmil_dsmil")):
+            expected = expected.mean(1)  # ours is the mean over the streams
+        differences.add_output(prediction.attention.detach().float(), expected.flatten())
+    for number, auxiliary in enumerate(prediction.auxiliary):
+        actual = auxiliary.detach().float()
+        if (expected := golden.get("tier1_logits", bag)) is not None:
+            differences.add_output(actual, expected[number])
+        if (expected := golden.get("instance_logits", bag)) is not None:
+            best = expected.amax(0)
+            differences.add_output(_scores(actual, best.numel()), best)
+        if (expected := golden.get(f"probability_level{number + 1}", bag)) is not None:
+            differences.add_output(model.probabilities(actual)[1:], expected)
+
+
+def _scores(logits: Tensor, scores: int) -> Tensor:
+    """One score s stands for the logits (0, s)."""
+    return logits[1:] - logits[:1] if scores == 1 else logits
+
+
+def _compare_gradients(
+    differences: Differences,
+    golden: Golden,
+    bag: int,
+    module: nn.Module,
+    table: Table,
+    gradient: Tensor,
+) -> None:
+    own = dict(module.named_parameters())
+    gradients = {
+        theirs: None
+        if own[entry.name].grad is None
+        else _to_theirs(own[entry.name].grad, entry, shape)  # type: ignore[arg-type]
+        for (theirs, entry), shape in zip(table.items(), golden.shapes, strict=True)
+    }
+    known = [golden.arrays[f"grad_norms_{bag}"], golden.arrays[f"grad_sums_{bag}"]]
+    largest = float(np.nanmax(known[0]))
+    for number, (theirs, actual) in enumerate(gradients.items()):
+        norm, total = (torch.tensor(values[number]) for values in known)
+        if torch.isnan(norm):
+            assert actual is None, f"{theirs} takes no part in the authors' loss"
+            continue
+        assert actual is not None, f"{theirs} has no gradient"
+        differences.add_gradient(actual.norm(), norm, largest)
+        differences.add_gradient(actual.sum(), total, largest)
+        for key in (f"grad_{bag}/{theirs}", f"gradhead_{bag}/{theirs}"):
+            if key in golden.arrays:
+                expected = torch.tensor(golden.arrays[key]).flatten()
+                differences.add_gradient(actual.flatten()[: len(expected)], expected, largest)
+    if (expected_x := golden.get("grad_x", bag)) is not None:
+        expected_x = expected_x.flatten()
+        differences.add_gradient(gradient.flatten()[: len(expected_x)], expected_x, largest)
+    if (norm_x := golden.get("grad_x", f"{bag}_norm")) is not None:  # type: ignore[arg-type]
+        differences.add_gradient(gradient.norm(), norm_x, largest)
+
+
+def _to_theirs(gradient: Tensor, entry: Entry, shape: tuple[int, ...]) -> Tensor:
+    """A gradient in the form of the authors' parameter."""
+    if entry.form == "transpose":
+        return gradient.T
+    return gradient[1:] if entry.form == "second row" else gradient.reshape(shape)
+
+
+def compare_layer(name: str) -> Differences:
+    """Compare the released sparse coding layer with the golden numbers."""
+    golden = Golden(name)
+    arguments = golden.meta["arguments"]
+    layer = ReleasedSparseCoding(arguments["L"], arguments["n_atoms"], arguments["T"])
+    table = layer_table()
+    layer.load_state_dict({table[name].name: value for name, value in golden.tensors.items()})
+    differences = Differences()
+    for bag in golden.bags:
+        x = golden.x(bag).requires_grad_()
+        codes = layer(x)
+        probe = torch.tensor(uniform("sc/probe", tuple(codes.shape)), dtype=torch.float32)
+        loss = (codes * probe).sum()
+        for what, actual in (("codes", codes), ("lam", layer.network(x)), ("loss", loss)):
+            expected = golden.get(what, bag)
+            assert expected is not None
+            differences.add_output(actual.detach(), expected)
+        layer.zero_grad()
+        loss.backward()
+        assert x.grad is not None
+        ordered = {name: table[name] for name in golden.names}
+        _compare_gradients(differences, golden, bag, layer, ordered, x.grad)
+    return differences
+
+
+def largest_differences(
+    progress: Callable[[str], None] = lambda name: None,
+) -> dict[str, Differences]:
+    """The largest differences of every file that our networks can be compared with."""
+    found = {}
+    for case in CASES:
+        progress(case.file)
+        found[case.file] = compare_case(case)
+    for name in LAYERS:
+        progress(name)
+        found[name] = compare_layer(name)
+    return found

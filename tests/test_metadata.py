@@ -1,0 +1,59 @@
+"""The files that describe the project agree with each other."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scmil
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def test_the_citation_names_the_version_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.*)$", citation, re.M) == [scmil.__version__]
+
+
+def test_the_authors_are_the_same_everywhere() -> None:
+    assert PROJECT["authors"] == [{"name": "scmil contributors"}]
+    assert '- name: "scmil contributors"' in (ROOT / "CITATION.cff").read_text()
+    assert "scmil contributors" in (ROOT / "LICENSE").read_text()
+
+
+def test_every_python_of_the_classifiers_is_tested() -> None:
+    named = {
+        classifier.rpartition(" ")[2]
+        for classifier in PROJECT["classifiers"]
+        if re.search(r"Python :: 3\.\d+$", classifier)
+    }
+    tested = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    assert named == set(re.findall(r'"(3\.\d+)"', tested))
+    assert f">={min(named, key=lambda v: int(v[2:]))}" == PROJECT["requires-python"]
+
+
+def test_pre_commit_has_the_ruff_of_the_constraints() -> None:
+    pinned = re.findall(r"^ruff==(.*)$", (ROOT / "constraints.txt").read_text(), re.M)
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"ruff-pre-commit\n    rev: v(.*)$", config, re.M) == pinned
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_call_targets_of_the_makefile(path: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
+    called = set(re.findall(r"run: make (\w+)", path.read_text()))
+    assert called
+    assert called <= targets
+
+
+def test_links_between_the_project_files_lead_to_files() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "RELEASING.md"):
+        text = (ROOT / name).read_text()
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+            assert (ROOT / target).exists(), f"{name}: {target}"

@@ -1,0 +1,103 @@
+"""Free memory, peak memory, and the settings of the C library."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scmil.core.memory import PeakMemory, free_memory, memory_is_kept
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
+DEFAULT = 128 * 1024  # of both, in glibc
+
+
+class RecordingLibrary:
+    """Stands in for the C library and records the calls."""
+
+    def __init__(self) -> None:
+        self.options: dict[int, int] = {}
+        self.trimmed = 0
+
+    def mallopt(self, option: int, value: int) -> int:
+        self.options[option] = value
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        self.trimmed += 1
+        return 1
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> RecordingLibrary:
+    recording = RecordingLibrary()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: recording)
+    return recording
+
+
+def test_freed_memory_is_kept_inside_the_block_only(library: RecordingLibrary) -> None:
+    with memory_is_kept():
+        assert library.options[TRIM_THRESHOLD] >= 2**30
+        assert library.options[MMAP_THRESHOLD] >= 2**25  # the largest value that glibc accepts
+        assert library.trimmed == 0
+    assert library.options == {TRIM_THRESHOLD: DEFAULT, MMAP_THRESHOLD: DEFAULT}
+    assert library.trimmed == 1
+
+
+def test_the_defaults_return_after_an_error_as_well(library: RecordingLibrary) -> None:
+    with pytest.raises(RuntimeError, match="inside"), memory_is_kept():
+        raise RuntimeError("inside")
+    assert library.options == {TRIM_THRESHOLD: DEFAULT, MMAP_THRESHOLD: DEFAULT}
+    assert library.trimmed == 1
+
+
+def test_a_c_library_without_mallopt_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_error(_: Any) -> Any:
+        raise OSError("no such library")
+
+    monkeypatch.setattr(ctypes, "CDLL", raise_error)
+    ran = False
+    with memory_is_kept():
+        ran = True
+    assert ran
+
+
+def test_free_memory_is_one_gibibyte_where_the_system_does_not_report_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def raise_error(*_: object, **__: object) -> str:
+        raise OSError
+
+    assert free_memory() > 2**20
+    monkeypatch.setattr("scmil.core.memory.Path.read_text", raise_error)
+    assert free_memory() > 2**20
+    monkeypatch.setattr("os.sysconf", raise_error)
+    assert free_memory() == 2**30
+
+
+needs_peak = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="only Linux reports the peak of a process"
+)
+
+
+def use_memory() -> None:
+    """Write to a block of 64 MiB, and free it."""
+    np.ones(64 * 2**17)
+
+
+@needs_peak
+def test_peak_memory_counts_memory_that_was_freed_again() -> None:
+    peak = PeakMemory()
+    use_memory()
+    assert peak.mib() == pytest.approx(64, abs=8)
+
+
+@needs_peak
+def test_peak_memory_does_not_count_earlier_work() -> None:
+    use_memory()
+    peak = PeakMemory().mib()
+    assert peak is not None
+    assert peak < 8

@@ -1,0 +1,115 @@
+"""Intervals of small samples have a width, and contain the true value as often as they say."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from scmil.errors import DataError
+from scmil.stats.metrics import score_all
+from scmil.stats.small_samples import (
+    auc_interval,
+    f1_interval,
+    mean_interval,
+    metric_intervals,
+    proportion_interval,
+    wilson_interval,
+)
+
+PERFECT = np.array([[0.9, 0.1], [0.2, 0.8]] * 4)
+LABELS = np.array([0, 1] * 4)
+
+
+def test_wilson_agrees_with_published_intervals() -> None:
+    """Newcombe (1998), Table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29."""
+    for hits, n, low, high in (
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ):
+        assert wilson_interval(hits / n, n) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_eight_right_answers_out_of_eight_are_not_certain() -> None:
+    for metric, (low, high) in metric_intervals(LABELS, PERFECT, 0.5).items():
+        assert high == 1.0, metric
+        assert 0.3 < low < 0.8, metric
+
+
+def test_the_interval_contains_the_value() -> None:
+    generator = np.random.default_rng(0)
+    for classes in (2, 3):
+        labels = generator.integers(classes, size=40)
+        p = generator.dirichlet(np.ones(classes), 40)
+        p[:, :] += np.eye(classes)[labels]
+        p /= p.sum(1, keepdims=True)
+        values = score_all(labels, p)
+        for metric, (low, high) in metric_intervals(labels, p, 0.5).items():
+            assert low < values[metric] <= high, metric
+            assert high - low < 0.5, metric
+
+
+def test_slides_of_one_patient_count_as_one_if_they_are_alike() -> None:
+    patients = [f"p{i // 2}" for i in range(8)]
+    alike = np.repeat([0, 1, 1, 0], 2)
+    p = np.stack([1 - 0.8 * alike, 0.8 * alike], 1) + 0.1
+    single = metric_intervals(alike[::2], p[::2], 0.5)
+    double = metric_intervals(alike, p, 0.5, patients)
+    for metric in single:
+        assert double[metric] == pytest.approx(single[metric]), metric
+
+
+def test_the_design_effect_is_that_of_the_patients() -> None:
+    """Each patient has two slides, both right or both wrong: half of the slides are information."""
+    values = np.repeat([1.0, 0.0, 1.0, 1.0, 0.0, 1.0] * 20, 2)
+    patients = [i // 2 for i in range(len(values))]
+    assert proportion_interval(values, patients) == pytest.approx(
+        wilson_interval(float(values.mean()), len(values) / 2)
+    )
+    assert proportion_interval(values) == wilson_interval(float(values.mean()), len(values))
+
+
+def test_one_patient_and_one_class_have_no_interval() -> None:
+    assert all(map(math.isnan, proportion_interval([1, 1], ["a", "a"])))
+    one_patient = metric_intervals(LABELS, PERFECT, 0.5, ["a"] * 8)
+    assert all(math.isnan(end) for ends in one_patient.values() for end in ends)
+    one_class = metric_intervals(np.zeros(8, dtype=int), PERFECT, 0.5)
+    assert all(map(math.isnan, one_class["auc"]))
+    assert not any(map(math.isnan, one_class["accuracy"]))
+    assert all(map(math.isnan, auc_interval(0.5, 0, 3)))
+
+
+def test_values_that_are_no_proportions_are_rejected() -> None:
+    with pytest.raises(DataError, match="numbers from 0 to 1"):
+        proportion_interval([0.5, 1.5])
+
+
+def test_f1_is_a_monotone_function_of_its_proportion() -> None:
+    low, high = wilson_interval(0.5, 10)
+    assert f1_interval(0.5, 10) == pytest.approx((2 * low / (1 + low), 2 * high / (1 + high)))
+
+
+def test_the_mean_of_equal_estimates_is_narrower_by_the_root_of_their_number() -> None:
+    one = wilson_interval(0.5, 1000)
+    low, high = mean_interval([0.5] * 4, [one] * 4)
+    assert high - low == pytest.approx((one.high - one.low) / 2)
+
+
+@pytest.mark.parametrize("n", [20, 50, 200])
+@pytest.mark.parametrize("true", [0.7, 0.9, 0.99])
+def test_auc_intervals_contain_the_true_value_in_at_least_94_of_100_samples(
+    n: int, true: float
+) -> None:
+    generator = np.random.default_rng(0)
+    shift = NormalDist().inv_cdf(true) * math.sqrt(2)
+    hits = 0
+    for _ in range(400):
+        positive, negative = generator.normal(shift, 1, n // 2), generator.normal(0, 1, n // 2)
+        value = float((positive[:, None] > negative).mean())
+        low, high = auc_interval(value, n // 2, n // 2)
+        hits += low <= true <= high
+    assert hits >= 0.93 * 400
