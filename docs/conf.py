@@ -1,4 +1,7 @@
-"""How Sphinx builds the site: `make docs`, or `sphinx-build -W docs build/site`. Generated pages are written first."""
+"""Sphinx configuration: `make docs`, or `sphinx-build -W docs build/site`.
+
+The reference pages are generated before the build.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
 
-import make_reference  # noqa: E402  (beside this file)
+import make_reference  # noqa: E402  (in the same folder)
 
 import scmil  # noqa: E402
 
 project = "scmil"
-author = "the authors of scmil"
-copyright = "MIT licence"
+author = "scmil contributors"
+project_copyright = "MIT licence"
 release = version = scmil.__version__
 
 extensions = ["myst_parser"]
@@ -31,23 +34,18 @@ html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
 html_show_copyright = False
-# Its icon is the only one that furo would draw, and it leads to a repository of ours that need not exist.
+# furo would link to the source of each page in a public repository, which need not exist.
 html_theme_options = {"top_of_page_buttons": []}
 
 make_reference.write_pages(HERE / "reference")
-TO_COME = ("how-to/cluster", "scale", "reliability", "security")  # pages that some versions do not have
 
 
 def setup(app: Any) -> None:
-    """Let every page pass through our hands before it is parsed."""
-    app.connect("source-read", prepare)
+    """Rewrite the links of every page before it is parsed."""
+    app.connect("source-read", rewrite_links)
 
 
-def prepare(app: Any, page: str, source: list[str]) -> None:
-    """Pages that do not exist are not in the table of contents; links that leave docs/ hold on the site too."""
-    if page == "index":
-        for name in TO_COME:
-            if not (HERE / f"{name}.md").exists():
-                source[0] = source[0].replace(f"\n{name}\n", "\n")
+def rewrite_links(app: Any, page: str, source: list[str]) -> None:
+    """Make links to files outside docs/ work on the site."""
     folder = (HERE / page).parent
-    source[0] = make_reference.at_home(source[0], folder, folder)
+    source[0] = make_reference.relocate_links(source[0], folder, folder)
