@@ -1,12 +1,12 @@
 """How much memory does a bag of a million instances need?   python benchmarks/huge_bag.py
 
-A bag of 1 000 000 x 512 in float16, in a file as scmil writes it, is predicted by ABMIL-Gated with sparse coding through
-`predict_bag(model, read_bag(path).features)`, in a process of its own that does nothing else. What counts is the largest
-memory that this process ever had (VmHWM: interpreter, torch and all) without what of the mapped file lies in it, which the
-system takes back when it needs it (Rss of the file's mapping in smaps; at the end of the one pass it is at its largest).
+A bag file of 1 000 000 x 512 in float16 is predicted by ABMIL-Gated with sparse coding through
+`predict_bag(model, read_bag(path).features)` in a separate process. The figure is the peak memory
+of this process (VmHWM, including the interpreter and torch) without the resident pages of the
+mapped file, which the system can reclaim (Rss of the mapping in smaps, largest at the end).
 
-Then, on 100 000 instances, where one piece fits: the largest difference of logits and attention between blocks and one piece,
-and the ratio of their times, in turns, the median of the ratios.
+Then, on 100 000 instances, which fit into memory: the largest difference of logits and attention
+between blocks and one piece, and the median ratio of their times, measured in turns.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ import torch
 
 from scmil import build_model
 from scmil.bags.hdf5 import FORMAT, read_bag
-from scmil.models.streaming import predict_bag
 from scmil.models.model import MILModel
+from scmil.models.streaming import predict_bag
 
 RESULTS = Path(__file__).parent / "results" / "huge_bag.json"
 INSTANCES, FITS, DIM = 1_000_000, 100_000, 512
 LIMIT_MIB = 2048
-EXACT = 1e-5  # how far logits and attention in blocks may be from those in one piece
+EXACT = 1e-5  # largest accepted difference between blocks and one piece
 TURNS = 5
 
 
 def write(path: Path, instances: int) -> None:
-    """A file as `write_bag` makes it, but by blocks: it would not fit into memory several times."""
+    """Write a file like `write_bag`, but in blocks, to limit the memory."""
     import h5py
 
     generator = np.random.default_rng(0)
@@ -48,7 +48,9 @@ def write(path: Path, instances: int) -> None:
         features = file.create_dataset("features", (instances, DIM), np.float16)
         for start in range(0, instances, 50_000):
             rows = min(50_000, instances - start)
-            features[start : start + rows] = generator.standard_normal((rows, DIM), np.float32).clip(0)
+            features[start : start + rows] = generator.standard_normal(
+                (rows, DIM), np.float32
+            ).clip(0)
         file.attrs.update(scmil_format=FORMAT, id="huge", provenance="{}")
 
 
@@ -57,27 +59,32 @@ def model() -> MILModel:
 
 
 def memory_of_self(path: Path) -> dict[str, float]:
-    """MiB: the largest memory of this process, and what of the file is mapped into it."""
+    """The peak memory of this process and the resident pages of the file, in MiB."""
     status = Path("/proc/self/status").read_text().splitlines()
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     mapped, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
-        if not line.split()[0].endswith(":"):  # the first line of a mapping has its range and its file
+        # The first line of a mapping has its range and its file.
+        if not line.split()[0].endswith(":"):
             inside = line.endswith(str(path))
         elif inside and line.startswith("Rss:"):
             mapped += int(line.split()[1])
-    return {"peak": peak / 1024, "mapped file": mapped / 1024, "beyond the file": (peak - mapped) / 1024}
+    return {
+        "peak": peak / 1024,
+        "mapped file": mapped / 1024,
+        "beyond the file": (peak - mapped) / 1024,
+    }
 
 
 def alone(path: Path, threads: int) -> None:
-    """What the process of its own does: one prediction, and a line of JSON."""
+    """The separate process: one prediction, and a line of JSON."""
     torch.set_num_threads(threads)
     features, network = read_bag(path).features, model()
-    seconds, said = timed(lambda: predict_bag(network, features))
+    seconds, prediction = timed(lambda: predict_bag(network, features))
     report = {
         "seconds": seconds,
         "MiB": memory_of_self(path),
-        "attention adds up to": float(said.attention.double().sum()),
+        "attention adds up to": float(prediction.attention.double().sum()),
     }
     print(json.dumps(report))
 
@@ -90,7 +97,10 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def compare(instances: int, turns: int) -> dict[str, Any]:
     """Blocks against one piece, both from memory in float32, which is what one piece needs."""
-    network, x = model(), torch.randn(instances, DIM, generator=torch.Generator().manual_seed(0)).relu()
+    network, x = (
+        model(),
+        torch.randn(instances, DIM, generator=torch.Generator().manual_seed(0)).relu(),
+    )
 
     @torch.no_grad()
     def one_piece() -> Any:
@@ -99,9 +109,9 @@ def compare(instances: int, turns: int) -> dict[str, Any]:
     ratios, difference = [], 0.0
     for _ in range(turns):
         whole_seconds, whole = timed(one_piece)
-        seconds, said = timed(lambda: predict_bag(network, x))
+        seconds, prediction = timed(lambda: predict_bag(network, x))
         ratios.append(seconds / whole_seconds)
-        for a, b in ((said.logits, whole.logits), (said.attention, whole.attention)):
+        for a, b in ((prediction.logits, whole.logits), (prediction.attention, whole.attention)):
             difference = max(difference, float((a - b).abs().max()))
     return {
         "instances": instances,
@@ -111,8 +121,12 @@ def compare(instances: int, turns: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--instances", type=int, default=INSTANCES, help="fewer only to see that it works")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--instances", type=int, default=INSTANCES, help="fewer only for a quick check"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -125,18 +139,37 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "huge.h5"
         write(path, options.instances)
-        command = [sys.executable, __file__, "--alone", str(path), "--threads", str(options.threads)]
-        huge = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        command = [
+            sys.executable,
+            __file__,
+            "--alone",
+            str(path),
+            "--threads",
+            str(options.threads),
+        ]
+        huge = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
     same = compare(min(FITS, options.instances), options.turns)
     beyond = huge["MiB"]["beyond the file"]
     held = {"memory": beyond <= LIMIT_MIB, "same": same["largest difference"] <= EXACT}
-    print(f"{options.instances} x {DIM} float16, abmil-gated with sparse coding, {options.threads} threads")
-    print(f"  {huge['seconds']:.1f} s; " + ", ".join(f"{name} {size:.0f} MiB" for name, size in huge["MiB"].items()))
-    print(f"  memory beyond the mapped file {beyond:8.0f} MiB   target <= {LIMIT_MIB}   {_word(held['memory'])}")
+    size = f"{options.instances} x {DIM} float16"
+    print(f"{size}, abmil-gated with sparse coding, {options.threads} threads")
+    print(
+        f"  {huge['seconds']:.1f} s; "
+        + ", ".join(f"{name} {size:.0f} MiB" for name, size in huge["MiB"].items())
+    )
+    word = _word(held["memory"])
+    print(f"  memory beyond the mapped file {beyond:8.0f} MiB   target <= {LIMIT_MIB}   {word}")
     print(f"on {same['instances']} instances, blocks against one piece")
-    print(f"  largest difference {same['largest difference']:19.1e}       target <= {EXACT:g}   {_word(held['same'])}")
+    difference, word = same["largest difference"], _word(held["same"])
+    print(f"  largest difference {difference:19.1e}       target <= {EXACT:g}   {word}")
     print(f"  time, ratio {same['blocks / one piece, time']:26.2f}")
-    machine = {"machine": platform.machine(), "threads": options.threads, "torch": torch.__version__}
+    machine = {
+        "machine": platform.machine(),
+        "threads": options.threads,
+        "torch": torch.__version__,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     content = machine | {"instances": options.instances, "huge": huge, "against one piece": same}
     options.out.write_text(json.dumps(content, indent=2) + "\n")
@@ -145,7 +178,7 @@ def main() -> None:
 
 
 def _word(held: bool) -> str:
-    return "held" if held else "MISSED"
+    return "reached" if held else "MISSED"
 
 
 if __name__ == "__main__":

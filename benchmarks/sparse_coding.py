@@ -1,14 +1,16 @@
-"""How fast is the sparse-coding layer, and how much memory does it need?   python benchmarks/sparse_coding.py
+"""How fast is the sparse-coding layer, and how much memory does it need?
+
+    python benchmarks/sparse_coding.py
 
 Forward and backward, on a slide and on a small bag, of
 
-- `ours`:          scmil.SparseCoding as users get it;
-- `transcription`: the authors' module written with plain torch operations (scmil.ReleasedSparseCoding);
-- `floor`:         the bare matrix products of the multiply-adds that ours makes, and nothing else.
+- `ours`:          scmil.SparseCoding with its defaults;
+- `transcription`: the module of the authors in plain torch (scmil.ReleasedSparseCoding);
+- `floor`:         the matrix products of ours and nothing else.
 
-Each runs in a process of its own, as it would in a training, so that none works in memory that another has warmed up. The
-processes take turns of a few steps, so that noise meets all alike; what counts are the ratios of one round, and their
-median over the rounds. Peak memory is that of one more step, over what the process held before it.
+Each runs in its own process, as in a training, so that none profits from the memory of another. The
+processes take turns of a few steps, so that all see the same load; the figures are medians of the
+ratios of each round. Peak memory is that of one more step above what the process held before.
 """
 
 from __future__ import annotations
@@ -31,20 +33,27 @@ class Case(NamedTuple):
     n: int
     p: int
     m: int
-    repeat: int  # steps in a turn: as in a training, one follows another
+    repeat: int  # steps in a turn
     rounds: int
     layers: int = 5
 
 
-CASES = {"slide": Case(12_000, 512, 256, repeat=5, rounds=12), "small bag": Case(5, 64, 256, repeat=500, rounds=40)}
-TARGETS = {  # what to compare, and whether the ratio must be at most or at least the number
-    "slide": {"time / floor": ("<=", 1.25), "speed-up": (">=", 2.0), "memory / transcription": ("<=", 0.25)},
+CASES = {
+    "slide": Case(12_000, 512, 256, repeat=5, rounds=12),
+    "small bag": Case(5, 64, 256, repeat=500, rounds=40),
+}
+TARGETS = {  # the ratio, and its upper or lower limit
+    "slide": {
+        "time / floor": ("<=", 1.25),
+        "speed-up": (">=", 2.0),
+        "memory / transcription": ("<=", 0.25),
+    },
     "small bag": {"speed-up": (">=", 4.0)},
 }
 
 
 def make_step(name: str, case: Case) -> Callable[[], None]:
-    """One forward and backward, with gradients for the input and all parameters."""
+    """One forward and backward pass, with gradients for the input and all parameters."""
     import torch
 
     from scmil import ReleasedSparseCoding, SparseCoding
@@ -66,7 +75,7 @@ def make_step(name: str, case: Case) -> Callable[[], None]:
 
 
 def floor_step(case: Case) -> Callable[[], None]:
-    """The matrix products of ours, in the form that it chooses, on matrices that are there already."""
+    """The matrix products of ours, in the form that it chooses."""
     import torch
 
     from scmil.sparse_coding.kernel_torch import gram_is_cheaper
@@ -93,12 +102,12 @@ def floor_step(case: Case) -> Callable[[], None]:
 
 
 def serve(pipe: Connection, name: str, case: Case, threads: int) -> None:
-    """A process: wait for a request, answer with seconds a step or with bytes."""
+    """A process that answers requests with seconds per step or with bytes."""
     import torch
 
     torch.set_num_threads(threads)
     step = make_step(name, case)
-    step()  # the first call plans threads and loads kernels
+    step()  # the first call starts threads and loads kernels
     while (request := pipe.recv()) != "stop":
         if request == "memory":
             before = reset_peak()
@@ -112,7 +121,7 @@ def serve(pipe: Connection, name: str, case: Case, threads: int) -> None:
 
 
 def reset_peak() -> int:
-    """Give unused memory back, set the peak to what is held now, and return that."""
+    """Release unused memory, reset the peak, and return the memory in use."""
     import ctypes
 
     ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -121,7 +130,11 @@ def reset_peak() -> int:
 
 
 def peak() -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(line.split()[1]) * 1024
 
 
@@ -145,17 +158,23 @@ def measure(case: Case, threads: int) -> dict[str, Any]:
     for worker in workers:
         worker.join()
     return {
-        "milliseconds": {name: round(1e3 * statistics.median(row[name] for row in rounds), 4) for name in pipes},
+        "milliseconds": {
+            name: round(1e3 * statistics.median(row[name] for row in rounds), 4) for name in pipes
+        },
         "MiB": {name: round(size / 2**20, 1) for name, size in memory.items()},
         "time / floor": statistics.median(row["ours"] / row["floor"] for row in rounds),
-        "transcription / floor": statistics.median(row["transcription"] / row["floor"] for row in rounds),
+        "transcription / floor": statistics.median(
+            row["transcription"] / row["floor"] for row in rounds
+        ),
         "speed-up": statistics.median(row["transcription"] / row["ours"] for row in rounds),
         "memory / transcription": memory["ours"] / max(memory["transcription"], 1),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -171,15 +190,15 @@ def main() -> None:
     for name, case in CASES.items():
         result = results[name] = measure(case, options.threads)
         times, sizes = result["milliseconds"], result["MiB"]
-        print(
-            f"{name}: n={case.n} p={case.p} m={case.m} L={case.layers}, forward and backward, {options.threads} threads"
-        )
+        shape = f"n={case.n} p={case.p} m={case.m} L={case.layers}"
+        print(f"{name}: {shape}, forward and backward, {options.threads} threads")
         print("  " + "   ".join(f"{key} {value:.3f} ms" for key, value in times.items()))
         print("  " + "   ".join(f"{key} +{value:.1f} MiB" for key, value in sizes.items()))
         for key, (relation, bound) in TARGETS[name].items():
             held = result[key] <= bound if relation == "<=" else result[key] >= bound
             failed |= not held
-            print(f"  {key:24} {result[key]:6.2f}   target {relation} {bound}   {'held' if held else 'MISSED'}")
+            verdict = "reached" if held else "MISSED"
+            print(f"  {key:24} {result[key]:6.2f}   target {relation} {bound}   {verdict}")
         print(f"  {'transcription / floor':24} {result['transcription / floor']:6.2f}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(results, indent=2) + "\n")
