@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ class PeakMemory:
     """The peak resident memory of this process above its present memory, as Linux counts it."""
 
     def __init__(self) -> None:
+        # Garbage that is freed later would lower the memory that the peak is compared with.
+        gc.collect()
         try:
             # Resets the peak, so that the memory of earlier work in this process does not count.
             Path("/proc/self/clear_refs").write_text("5")

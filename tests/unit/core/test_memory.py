@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,21 @@ def test_peak_memory_counts_memory_that_was_freed_again() -> None:
     peak = PeakMemory()
     use_memory()
     assert peak.mib() == pytest.approx(64, abs=8)
+
+
+@needs_peak
+def test_garbage_of_earlier_work_does_not_hide_a_peak() -> None:
+    gc.disable()
+    try:
+        cycle: list[Any] = [np.ones(128 * 2**17)]
+        cycle.append(cycle)
+        del cycle
+        peak = PeakMemory()
+        gc.collect()  # as Python does at any allocation
+        use_memory()
+        assert peak.mib() == pytest.approx(64, abs=8)
+    finally:
+        gc.enable()
 
 
 @needs_peak
