@@ -7,7 +7,7 @@ import gc
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
@@ -51,8 +51,11 @@ class PeakMemory:
     """The peak resident memory of this process above its present memory, as Linux counts it."""
 
     def __init__(self) -> None:
-        # Garbage that is freed later would lower the memory that the peak is compared with.
+        # Present memory is what is in use: garbage would be freed during the measurement, and freed
+        # memory that the C library keeps would be used again without being counted.
         gc.collect()
+        with suppress(OSError, AttributeError, TypeError):  # another C library
+            ctypes.CDLL(None).malloc_trim(0)
         try:
             # Resets the peak, so that the memory of earlier work in this process does not count.
             Path("/proc/self/clear_refs").write_text("5")

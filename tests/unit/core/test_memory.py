@@ -112,6 +112,22 @@ def test_garbage_of_earlier_work_does_not_hide_a_peak() -> None:
 
 
 @needs_peak
+def test_memory_that_the_c_library_keeps_does_not_hide_a_peak() -> None:
+    library = ctypes.CDLL(None)
+    library.mallopt(MMAP_THRESHOLD, 2**25)  # as in `memory_is_kept`
+    library.mallopt(TRIM_THRESHOLD, 2**30)
+    blocks = [np.ones(2**17) for _ in range(200)]
+    last = np.ones(2**10)  # above the blocks, so that the C library does not return them
+    del blocks
+    library.mallopt(MMAP_THRESHOLD, DEFAULT)
+    library.mallopt(TRIM_THRESHOLD, DEFAULT)
+    peak = PeakMemory()
+    use_memory()
+    assert peak.mib() == pytest.approx(64, abs=8)
+    assert last.sum() == 2**10
+
+
+@needs_peak
 def test_peak_memory_does_not_count_earlier_work() -> None:
     use_memory()
     peak = PeakMemory().mib()
