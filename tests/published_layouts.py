@@ -264,7 +264,9 @@ def to_open_clip(state: State) -> State:
     return renamed
 
 
-def clip_features(state: State, x: Tensor, heads: int) -> Tensor:
+def clip_features(
+    state: State, x: Tensor, heads: int, activation: Callable[[Tensor], Tensor] = quick_gelu
+) -> Tensor:
     vision = "vision_model."
     x = patches(x, state[f"{vision}embeddings.patch_embedding.weight"], None)
     cls = state[f"{vision}embeddings.class_embedding"].expand(len(x), 1, -1)
@@ -285,7 +287,7 @@ def clip_features(state: State, x: Tensor, heads: int) -> Tensor:
             affine(state, f"{at}.mlp.fc2"),
             1.0,
         )
-        x = run_block(x, block, heads, quick_gelu, 1e-5)
+        x = run_block(x, block, heads, activation, 1e-5)
     cls = layer_norm(x[:, 0], x.shape[-1:], *affine(state, f"{vision}post_layernorm"))
     return cls @ state["visual_projection.weight"].T
 

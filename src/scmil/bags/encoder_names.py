@@ -54,7 +54,7 @@ def equivalents(card: str) -> list[Equivalent]:
     """The encoders of other tools that a card is compared with.
 
     >>> [(e.tool, e.encoder) for e in equivalents("virchow2:cls")]
-    [('stamp', 'virchow2'), ('eva', 'paige_virchow2')]
+    [('trident', 'virchow2-cls'), ('stamp', 'virchow2'), ('eva', 'paige_virchow2')]
     """
     return [entry for entry in read_table() if entry.card == card]
 
@@ -66,12 +66,12 @@ def find_equivalent(tool: str | None, encoder: str | None) -> Equivalent | None:
 
     >>> find_equivalent("trident", "ctranspath").card
     'chief-ctranspath'
-    >>> find_equivalent("stamp", "xiyuewang-ctranspath-7c998680").card
+    >>> find_equivalent("stamp", "xiyuewang-ctranspath-7c998680-02627079").card
     'ctranspath'
     """
     if tool is None or encoder is None:
         return None
-    wanted = {_normal(encoder), _normal(re.sub(r"-[0-9a-f]{8}$", "", encoder))}
+    wanted = {_normal(encoder), _normal(re.sub(r"(-[0-9a-f]{8})+$", "", encoder))}
     wanted.add(_normal(encoder.rpartition(".")[2].removesuffix("Features")))
     rows = [entry for entry in read_table() if entry.tool == tool]
     return next((entry for entry in rows if _normal(entry.encoder) in wanted), None)

@@ -14,7 +14,10 @@ from scmil.cli.output import say, say_json, shown
 # Column names, rows, and a note printed below the table.
 Listing = tuple[tuple[str, ...], list[tuple[Any, ...]], str]
 # Titles that are clearer than the keys of the JSON output, which stay as they are.
-TITLES = {"written too": "can be exported", "how tissue is found": "settings", "dim": "dimension"}
+TITLES = {"written too": "can be exported", "how tissue is found": "settings", "dim": "width"}
+# Columns that are left out if the terminal is narrower than WIDE.
+ONLY_WIDE = {"encoders": ("summary", "ready"), "features": ("source",)}
+WIDE = 120
 
 
 @app.command("ls", rich_help_panel=INFORMATION)
@@ -55,11 +58,17 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*(TITLES.get(title, title) for title in header), box=None, header_style="bold")
+    console = Console()
+    hidden = ONLY_WIDE.get(kind, ()) if console.width < WIDE else ()
+    kept = [place for place, title in enumerate(header) if title not in hidden]
+    titles = [TITLES.get(header[place], header[place]) for place in kept]
+    table = Table(*titles, box=None, pad_edge=False, header_style="bold")
+    for column in table.columns:
+        column.overflow = "fold"  # no text is cut off
     table.columns[0].no_wrap = True  # names are copied into commands
     for row in rows:
-        table.add_row(*map(_format_entry, row))
-    Console().print(table)
+        table.add_row(*(_format_entry(row[place]) for place in kept))
+    console.print(table)
     if note:
         say(f"\n{note}")
 

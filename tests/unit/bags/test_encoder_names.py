@@ -52,6 +52,9 @@ KNOWN = [
     ("trident", "ctranspath", "chief-ctranspath"),
     ("slideflow", "slideflow.model.extractors.virchow.VirchowFeatures", "virchow"),
     ("stamp", "mahmood-uni2-1a2b3c4d", "uni2-h"),
+    ("stamp", "virchow_full", "virchow"),
+    ("trident", "virchow2-cls", "virchow2:cls"),
+    ("lazyslide", "quiltnet-b32", "quiltnet-b-32"),
 ]
 
 
@@ -134,7 +137,7 @@ def test_audit_states_what_the_features_are(tmp_path: Path) -> None:
 
 
 def test_audit_finds_the_default_resolution_of_stamp() -> None:
-    bags = [bag("conch", "stamp", mpp=256 / 224), bag("conch", "stamp", mpp=0.5)]
+    bags = [bag("mahmood-conch", "stamp", mpp=256 / 224), bag("mahmood-conch", "stamp", mpp=0.5)]
     bags = [Bag(name, each.features, provenance=each.provenance) for name, each in zip("ab", bags)]
     [finding] = [f for f in audit(BagSet(bags)).findings if f.code == "resolution"]
     assert finding.slides == ("a",)

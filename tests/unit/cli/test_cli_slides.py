@@ -115,6 +115,18 @@ def test_ls_encoders_lists_input_and_output_of_each() -> None:
     assert "timm:NAME" in result
 
 
+def test_ls_encoders_fits_into_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = scmil("ls", "encoders").stdout
+    assert max(map(len, result.splitlines()[:-1])) <= 80
+    assert "…" not in result
+    assert {"name", "width", "tile", "licence", "gated"} <= set(result.split("\n")[0].split())
+    [line] = [line for line in result.splitlines() if line.startswith("resnet18 ")]
+    name, *rest, weights = line.split()
+    assert (name, rest) == ("resnet18", ["512", "256", "px", "BSD-3-Clause", "no"])
+    assert weights in ("installed", "download")
+
+
 def test_ls_formats_lists_which_can_be_exported() -> None:
     rows = page_of("ls", "formats")
     assert [row["name"] for row in rows] == formats.names()

@@ -121,6 +121,7 @@ class Card:
     # earlier versions; "contract": it covers input and output as well.
     digest: str = "contract"
     reason: str = ""  # why it cannot be built
+    note: str = ""  # what is not certain about the card, and other remarks
     citation: str = ""
     input: CardInput = CardInput()
     output: CardOutput = CardOutput()

@@ -37,6 +37,7 @@ def card_lines(card: Card) -> list[tuple[str, str]]:
         ("licence", card.licence.sentence()),
         ("variants", ", ".join(f"{card.name}:{variant}" for variant in card.variants)),
         ("other tools", _describe_equivalents(card)),
+        ("note", card.note),
         ("cite", card.citation),
         ("to encode", f"scmil encode SLIDES --out WORK --encoder {card.name}"),
     ]

@@ -51,6 +51,7 @@ CLIP_NAMES = {
     "visual.ln_pre.": "norm_pre.",
     "visual.ln_post.": "norm.",
     "visual.transformer.resblocks.": "blocks.",
+    "visual.trunk.": "",  # open_clip with an image tower of timm
 }
 CLIP_BLOCK = {
     "layer_norm1.": "norm1.",
@@ -87,17 +88,19 @@ def from_transformers(state: State) -> State:
 
 
 def from_clip(state: State) -> State:
-    """The image tower of transformers' and open_clip's CLIP; the text tower is left as it is."""
+    """The image tower of transformers' and open_clip's CLIP, which may be a network of timm; the
+    text tower is left as it is.
+    """
     renamed = _join_qkv(_rename(state, CLIP_NAMES, CLIP_BLOCK))
     shaped = {}
     for name, value in renamed.items():
         if name == "cls_token":
             value = value.view(1, 1, -1)
         elif name == "pos_embed":
-            value = value[None]
+            value = value.view(1, *value.shape[-2:])
         elif name == "visual.proj":  # open_clip multiplies from the left
             name, value = "projection.weight", value.T.contiguous()
-        elif name == "visual_projection.weight":
+        elif name in ("visual_projection.weight", "visual.head.proj.weight"):
             name = "projection.weight"
         shaped[name] = value
     return _below_trunk(shaped)

@@ -125,7 +125,7 @@ def trident_patches(tiling: Path) -> None:
 
 STAMP = {
     "stamp_version": "2.3.0",
-    "extractor": "uni2",
+    "extractor": "mahmood-uni2",
     "unit": "um",
     "tile_size_um": 256.0,
     "tile_size_px": 224,

@@ -14,7 +14,7 @@ from scmil.errors import DataError
 
 @pytest.mark.parametrize("up", [0, 1])
 def test_features_become_32_bit_and_microns_become_pixels(tmp_path: Path, up: int) -> None:
-    place = stamp(tmp_path / "uni2-0a1b2c3d")
+    place = stamp(tmp_path / "mahmood-uni2-0a1b2c3d")
     bags = open_bags([place, tmp_path][up], slide_mpp={"007": 0.25, "tumor_042": 0.5})
     assert bags.ids == IDS  # one of them lies in a folder of its own
     for bag, mpp in zip(bags, (0.25, 0.5), strict=True):
@@ -24,7 +24,7 @@ def test_features_become_32_bit_and_microns_become_pixels(tmp_path: Path, up: in
     assert bags[0].provenance == {
         "format": "stamp",
         "file": "007.h5",
-        "encoder": "uni2",
+        "encoder": "mahmood-uni2",
         "size_px": 224,
         "mpp": pytest.approx(256 / 224),
         "side_level0": 1024.0,
@@ -90,13 +90,13 @@ def test_multiplex_features_have_another_name_and_no_coordinates(tmp_path: Path)
 
 
 def test_one_of_several_extractors_is_asked_for(tmp_path: Path) -> None:
-    stamp(tmp_path / "uni2-0a1b2c3d")
+    stamp(tmp_path / "mahmood-uni2-0a1b2c3d")
     stamp(tmp_path / "ctranspath-0a1b2c3d")
     with pytest.raises(
-        DataError, match="several sets of features: ctranspath-0a1b2c3d, uni2-0a1b2c3d"
+        DataError, match="several sets of features: ctranspath-0a1b2c3d, mahmood-uni2-0a1b2c3d"
     ):
         open_bags(tmp_path)
-    assert open_bags(tmp_path, key="uni2-0a1b2c3d").ids == IDS
+    assert open_bags(tmp_path, key="mahmood-uni2-0a1b2c3d").ids == IDS
 
 
 def test_two_slides_of_one_name_are_rejected(tmp_path: Path) -> None:

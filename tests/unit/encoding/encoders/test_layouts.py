@@ -102,9 +102,22 @@ def test_the_published_teacher_of_gpfm_with_blocks_in_chunks() -> None:
 @pytest.mark.parametrize("name", ["plip", "quiltnet-b-32"])
 def test_clip_towers_of_transformers_and_of_open_clip(name: str) -> None:
     state = published.clip_state(WIDTH, DEPTH, 32, 2, out=16)
-    expected = published.clip_features(state, image(64), HEADS)
+    activation = published.quick_gelu if name == "plip" else gelu
+    expected = published.clip_features(state, image(64), HEADS, activation)
     stored = state if name == "plip" else published.to_open_clip(state)
     check(reduced(name, 64, width=16), stored, image(64), expected)
+
+
+def test_a_clip_tower_of_timm_in_open_clip() -> None:
+    make = published.Maker(3)
+    make.add("visual.head.proj.weight", 16, WIDTH)
+    make.add("logit_scale")
+    make.add("text.transformer.embeddings.weight", 2, 2)
+    tower = published.timm_state("visual.trunk.", WIDTH, DEPTH, 16, 2, scales=False)
+    cls = published.timm_tokens(tower, "visual.trunk.", image(32), HEADS)[:, 0]
+    expected = cls @ make.state["visual.head.proj.weight"].T
+    card = reduced("quiltnet-b-16-pmb", 32, width=16)
+    check(card, make.state | tower, image(32), expected)
 
 
 def test_keep_projects_and_normalises() -> None:
