@@ -34,6 +34,7 @@ from scmil.training.fitting import (
     check_positions,
     fit,
 )
+from scmil.training.layer_start import layers_to_start, start_layers
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.stack import Stack
@@ -220,6 +221,7 @@ def _fit_stack(
     evaluations: dict[int, list[NDArray[np.float32]]] = {}
     with own_randomness():
         for epoch in range(recipe.epochs):
+            _start_folds(stack, models, inputs, epoch, task.seed)
             stack.model.train()
             announce_epoch(stack.model, epoch)
             for position in epoch_order(ids, task.seed, epoch):
@@ -242,6 +244,21 @@ def _fit_stack(
                 progress(epoch + 1)
     losses /= [len(split.train) for split in splits]
     return FoldsHistory(_fill_epochs(recipe.epochs, evaluations), losses)
+
+
+def _start_folds(
+    stack: Stack, models: Sequence[MILModel], inputs: _ScaledBags, epoch: int, seed: int
+) -> None:
+    """Start the sparse coding layer of each fold from the training bags of the fold."""
+    if not layers_to_start(models[0], epoch):
+        return
+    stack.unstack(models)
+    for fold, (model, split) in enumerate(zip(models, inputs.splits, strict=True)):
+        bags = (
+            (inputs.bags[position].id, inputs.features(position, fold)) for position in split.train
+        )
+        start_layers(model, epoch, bags, len(split.train), seed)
+    stack.restack(models)
 
 
 @torch.no_grad()
