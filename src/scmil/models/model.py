@@ -230,9 +230,10 @@ def build_model(
     embedding: Embedding = getattr(entry.factory, "embedding", Embedding())
     if embed is not None:
         given = dict(embed) if isinstance(embed, Mapping) else {"widths": embed}
-        if unknown := given.keys() - {field.name for field in fields(Embedding)}:
+        known = [field.name for field in fields(Embedding)]
+        if unknown := given.keys() - set(known):
             raise OptionError(
-                f"embed: unknown {', '.join(sorted(unknown))}. It takes: widths, bias, glorot."
+                f"embed: unknown {', '.join(sorted(unknown))}. It takes: {', '.join(known)}."
             )
         embedding = Embedding(**{**given, "widths": tuple(given.get("widths", ()))})
     elif (
