@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ from scmil.models.official_weights.layout import UNUSED, Entry, Table
 from scmil.models.official_weights.rrt import encoder_table
 from scmil.models.official_weights.s4mil import layer_table as state_space_table
 from scmil.models.official_weights.sparse_coding import layer_table as sparse_coding_table
+from scmil.models.streaming import call_model
 from scmil.sparse_coding.released import ReleasedSparseCoding
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -173,6 +175,8 @@ CASES = [
     Case("wikg_512", "wikg"),
     Case("s4mil_gelu", "s4mil", Choices(options={"embed.activation": "gelu"})),
     Case("s4mil_relu", "s4mil"),
+    Case("patch_gcn", "patch-gcn"),
+    Case("patch_gcn_pyg2", "patch-gcn"),
     *(
         Case(f"mi_net_{kind}_{theirs}", name, Choices(pooling=ours))
         for kind, name in MINETS.items()
@@ -238,9 +242,11 @@ def compare_case(case: Case, dtype: torch.dtype = torch.float32) -> Differences:
     differences = Differences()
     for bag in golden.bags:
         x = place(golden.x(bag), model).to(dtype).requires_grad_()
-        prediction = model(x)
+        prediction = call_model(model, x, golden.get("xy", bag))
         _compare_outputs(differences, golden, bag, model, prediction)
         loss = model.loss(prediction, golden.label(bag))
+        if golden.get("bin", bag) is not None:
+            loss = survival_loss(golden, bag, prediction.logits)
         if (expected := loss_of(golden, bag)) is not None:
             differences.add_output(loss.detach().float(), expected)
             model.zero_grad()
@@ -265,6 +271,15 @@ def order(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
 
+def survival_loss(golden: Golden, bag: int, logits: Tensor) -> Tensor:
+    """The discrete-time negative log-likelihood of Patch-GCN: logits of hazards in four bins."""
+    at, censored = int(golden.arrays[f"bin_{bag}"]), bool(golden.arrays[f"censored_{bag}"])
+    survive = F.logsigmoid(-logits).cumsum(0)  # log S
+    if censored:
+        return -survive[at]
+    return -(survive[at - 1] if at else 0) - F.logsigmoid(logits[at])
+
+
 def loss_of(golden: Golden, bag: int) -> Tensor | None:
     tiers = [golden.get(f"loss_tier{tier}", bag) for tier in (1, 2)]
     if tiers[0] is not None and tiers[1] is not None:
@@ -284,6 +299,8 @@ def _compare_outputs(
     if (expected := golden.get("attention", bag)) is not None:
         if golden.name.startswith(("dsmil", "scmil_dsmil")):
             expected = expected.mean(1)  # ours is the mean over the streams
+        if golden.name.startswith("patch_gcn"):
+            expected = expected.softmax(1)  # scores before the softmax
         differences.add_output(prediction.attention.detach().float(), expected.flatten())
     for number, auxiliary in enumerate(prediction.auxiliary):
         actual = auxiliary.detach().float()

@@ -25,8 +25,8 @@ def import_model_(
         typer.Option(
             "--as",
             help="Aggregator: abmil, abmil-gated, mean, max, dsmil, transmil, dtfd-afs, "
-            "dtfd-maxmin, ilra, transformer, rrt, wikg, s4mil, mi-net, mi-net-instance, mi-net-ds "
-            "or mi-net-rc.",
+            "dtfd-maxmin, ilra, transformer, rrt, wikg, s4mil, patch-gcn, mi-net, mi-net-instance, "
+            "mi-net-ds or mi-net-rc.",
         ),
     ],
     encoder: Annotated[

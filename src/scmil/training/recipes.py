@@ -268,6 +268,15 @@ _register(
     weight_decay=1e-5,
     decay_weights_only=True,
 )
+_register(
+    "patch-gcn",
+    "Adam at 2e-4, decay 1e-5, 20 epochs, no schedule (Chen et al., who add the gradients of 32 "
+    "slides per step)",
+    schedule="constant",
+    epochs=20,
+    learning_rate=2e-4,
+    weight_decay=1e-5,
+)
 
 # Names of the recipes published with aggregators.
 OFFICIAL = {
@@ -288,6 +297,7 @@ OFFICIAL = {
     "rrt": "rrt",
     "wikg": "wikg",
     "s4mil": "s4mil",
+    "patch-gcn": "patch-gcn",
 }
 
 

@@ -29,6 +29,7 @@ NAMES = [
     "rrt",
     "wikg",
     "s4mil",
+    "patch-gcn",
 ]
 
 # ------------------------------------------------------------------------------------------ by name
@@ -109,6 +110,7 @@ def test_an_unknown_setting_raises_with_a_list_of_the_known_ones() -> None:
         ("transformer", {"optimiser": "adamw", "schedule": "one-cycle", "epochs": 32}),
         ("rrt", {"learning_rate": 2e-4, "weight_decay": 1e-5, "schedule": "cosine"}),
         ("wikg", {"learning_rate": 1e-4, "weight_decay": 1e-5, "epochs": 100}),
+        ("patch-gcn", {"learning_rate": 2e-4, "weight_decay": 1e-5, "epochs": 20}),
         ("s4mil", {"weight_decay": 1e-5, "decay_weights_only": True, "epochs": 200}),
         ("mi-net-rc", {"optimiser": "sgd", "schedule": "time-decay", "decay_weights_only": True}),
     ],

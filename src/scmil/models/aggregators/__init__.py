@@ -238,5 +238,6 @@ for _module in (
     "rrt",
     "wikg",
     "s4mil",
+    "patch_gcn",
 ):
     import_module(f"{__name__}.{_module}")

@@ -33,6 +33,7 @@ MODULES = (
     "rrt",
     "wikg",
     "s4mil",
+    "patch_gcn",
 )
 SHOWN_NAMES = 20  # of an error message
 
