@@ -98,6 +98,15 @@ def test_prediction(name: str, arm: dict[str, Any], n: int, classes: int) -> Non
         assert loss.isfinite()
 
 
+@every_name
+def test_the_rival_of_sparse_coding_stands_in_its_place(name: str) -> None:
+    model = build_model(DIM, 2, name, refine="rrt", seed=0)
+    prediction = call(model, torch.randn(70, DIM))
+    model.loss(prediction, 1).backward()
+    assert prediction.logits.isfinite().all()
+    assert all(p.grad is not None for p in model.refine.parameters())
+
+
 @pytest.mark.slow
 @every_name
 @pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])

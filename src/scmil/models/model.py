@@ -17,6 +17,7 @@ from scmil.core.shapes import Float
 from scmil.errors import BagError, OptionError, ShapeError
 from scmil.models import aggregators
 from scmil.models.aggregators import Embedding, Prediction
+from scmil.models.aggregators.rrt import RRTEncoder
 from scmil.sparse_coding.kernel_numpy import TINY
 from scmil.sparse_coding.kernel_torch import in_transform
 from scmil.sparse_coding.layer import SparseCoding
@@ -157,7 +158,9 @@ REFINEMENTS: dict[str, Callable[..., nn.Module]] = {
     "linear": LinearRefine,
     "normalise": Normalise,
     "released": ReleasedSparseCoding,
+    "rrt": RRTEncoder,
 }
+RRT_OPTIONS = ("heads", "kernel", "summaries", "summary_heads", "summary_mlp", "shortcut")
 
 
 def build_model(
@@ -183,7 +186,8 @@ def build_model(
         sparse_coding: True, or a mapping with the options of `SparseCoding`.
         refine: Another layer in the place of sparse coding, with the same options: `"linear"` is
             the capacity control, `"normalise"` has only the normalisation, `"released"` is the
-            layer of the authors' code.
+            layer of the authors' code, `"rrt"` the re-embedding of RRT-MIL, whose output is as wide
+            as its input.
         embed: Widths of the embedding network, or the fields of an `Embedding`:
             `{"widths": [512], "bias": False}`; that of the aggregator by default.
         output: `"softmax"`, or `"sigmoid"` for one independent probability per class. Aggregators
@@ -263,7 +267,7 @@ def build_model(
 def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.Module:
     if refine is None:
         return nn.Identity()
-    taken = {"linear": ("atoms", "normalise"), "normalise": ()}.get(
+    taken = {"linear": ("atoms", "normalise"), "normalise": (), "rrt": RRT_OPTIONS}.get(
         refine, tuple(options)
     )  # a control takes fewer options
     options = {key: value for key, value in options.items() if key in taken}

@@ -11,6 +11,7 @@ from scmil import ReleasedSparseCoding, SparseCoding, build_model
 from scmil.errors import BagError, OptionError, UnknownNameError
 from scmil.models import model as model_module
 from scmil.models.aggregators import Prediction
+from scmil.models.aggregators.rrt import RRTEncoder
 from scmil.models.cost import count_parameters
 from scmil.models.model import LinearRefine
 
@@ -177,7 +178,7 @@ def test_softmax_is_the_default_output_and_is_not_written_down() -> None:
 
 def test_an_embedding_has_an_activation_and_dropout() -> None:
     model = build_model(8, 2, "abmil", embed={"widths": [4], "activation": "gelu", "dropout": 0.1})
-    assert [type(part).__name__ for part in model.embed] == ["Linear", "GELU", "Dropout"]
+    assert [type(part).__name__ for part in model.embed.children()] == ["Linear", "GELU", "Dropout"]
 
 
 @pytest.mark.parametrize(
@@ -190,3 +191,13 @@ def test_an_embedding_has_an_activation_and_dropout() -> None:
 def test_a_bad_embedding_is_an_error(embed: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         build_model(8, 2, "abmil", embed={"widths": [4], **embed})
+
+
+def test_the_re_embedding_of_rrt_stands_in_front_of_any_aggregator() -> None:
+    options = {"atoms": 16, "kernel": 9, "summaries": 2}  # atoms are those of sparse coding
+    model = build_model(20, 2, "dsmil", options, refine="rrt", seed=0)
+    assert isinstance(model.refine, RRTEncoder)
+    assert model.refine.layers[0].position.kernel_size == (9, 1)
+    assert model.aggregate.instance_classifier.in_features == 20
+    assert model(torch.randn(70, 20)).logits.shape == (2,)
+    assert build_model(20, 2, "abmil", refine="rrt").aggregate.classifier.in_features == 512
