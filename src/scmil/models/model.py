@@ -17,6 +17,7 @@ from scmil.core.shapes import Float
 from scmil.errors import BagError, OptionError, ShapeError
 from scmil.models import aggregators
 from scmil.models.aggregators import Embedding, Prediction
+from scmil.models.aggregators.rrt import RRTEncoder
 from scmil.sparse_coding.equations import random_dictionary
 from scmil.sparse_coding.kernel_numpy import TINY
 from scmil.sparse_coding.kernel_torch import in_transform
@@ -175,7 +176,9 @@ REFINEMENTS: dict[str, Callable[..., nn.Module]] = {
     "random": RandomRefine,
     "normalise": Normalise,
     "released": ReleasedSparseCoding,
+    "rrt": RRTEncoder,
 }
+RRT_OPTIONS = ("heads", "kernel", "summaries", "summary_heads", "summary_mlp", "shortcut")
 
 
 def build_model(
@@ -201,7 +204,8 @@ def build_model(
         sparse_coding: True, or a mapping with the options of `SparseCoding`.
         refine: Another layer in the place of sparse coding, with the same options: `"linear"` is
             the capacity control, `"random"` has fixed random projections with ReLU, `"normalise"`
-            has only the normalisation, `"released"` is the layer of the authors' code.
+            has only the normalisation, `"released"` is the layer of the authors' code, `"rrt"` the
+            re-embedding of RRT-MIL, whose output is as wide as its input.
         embed: Widths of the embedding network, or the fields of an `Embedding`:
             `{"widths": [512], "bias": False}`; that of the aggregator by default.
         output: `"softmax"`, or `"sigmoid"` for one independent probability per class. Aggregators
@@ -253,9 +257,10 @@ def build_model(
     embedding: Embedding = getattr(entry.factory, "embedding", Embedding())
     if embed is not None:
         given = dict(embed) if isinstance(embed, Mapping) else {"widths": embed}
-        if unknown := given.keys() - {field.name for field in fields(Embedding)}:
+        known = [field.name for field in fields(Embedding)]
+        if unknown := given.keys() - set(known):
             raise OptionError(
-                f"embed: unknown {', '.join(sorted(unknown))}. It takes: widths, bias, glorot."
+                f"embed: unknown {', '.join(sorted(unknown))}. It takes: {', '.join(known)}."
             )
         embedding = Embedding(**{**given, "widths": tuple(given.get("widths", ()))})
     elif (
@@ -283,7 +288,8 @@ def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.
     if refine is None:
         return nn.Identity()
     control = ("atoms", "normalise")  # a control takes fewer options
-    taken = {"linear": control, "random": control, "normalise": ()}.get(refine, tuple(options))
+    accepted = {"linear": control, "random": control, "normalise": (), "rrt": RRT_OPTIONS}
+    taken = accepted.get(refine, tuple(options))
     options = {key: value for key, value in options.items() if key in taken}
     try:
         return REFINEMENTS[refine](dim, **options)

@@ -75,7 +75,8 @@ def make_optimiser(
         return (Lookahead if zhang else TransMILLookahead)(
             groups, lr=recipe.learning_rate, betas=(beta1, beta2), decoupled_weight_decay=True
         )
-    return torch.optim.Adam(groups, lr=recipe.learning_rate, betas=(beta1, beta2), fused=True)
+    kind = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
+    return kind(groups, lr=recipe.learning_rate, betas=(beta1, beta2), fused=True)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -12,8 +12,8 @@ from scmil.core.registry import Registry
 from scmil.errors import OptionError
 from scmil.models import aggregators
 
-OPTIMISERS = ("adam", "sgd", "lookahead-radam", "lookahead-radam-zhang")
-SCHEDULES = ("cosine", "constant", "time-decay", "steps")
+OPTIMISERS = ("adam", "adamw", "sgd", "lookahead-radam", "lookahead-radam-zhang")
+SCHEDULES = ("cosine", "constant", "time-decay", "steps", "one-cycle")
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,13 @@ class Recipe:
         learning_rate: Learning rate at the start.
         weight_decay: Factor of the l2 penalty.
         betas: Coefficients of Adam; `betas[0]` is the momentum of `sgd`.
-        optimiser: `adam` (coupled l2 decay), `sgd` (Nesterov momentum), `lookahead-radam` (as
-            TransMIL trains: slow weights from the first synchronisation on) or
-            `lookahead-radam-zhang` (slow weights from the start, as its authors publish it).
+        optimiser: `adam` (coupled l2 decay), `adamw` (decoupled decay), `sgd` (Nesterov momentum),
+            `lookahead-radam` (as TransMIL trains: slow weights from the first synchronisation on)
+            or `lookahead-radam-zhang` (slow weights from the start, as its authors publish it).
         schedule: `cosine` down to `final_rate`, `constant`, `time-decay` (rate / (1 + 1e-4 steps),
-            as in Keras) or `steps` (a fifth from half of the epochs on).
+            as in Keras), `steps` (a fifth from half of the epochs on) or `one-cycle` (from a 25th
+            up to the learning rate during 30 % of the epochs, then down to nearly zero, as torch's
+            `OneCycleLR` with one step per epoch).
         final_rate: Learning rate at the end of a cosine schedule.
         decay_weights_only: Exclude biases and other vectors from weight decay.
         decay_sparse_coding: Apply weight decay to the dictionary, log mu and the sparsity network
@@ -111,11 +113,24 @@ class Recipe:
         if self.schedule == "cosine":
             fall = (1 + math.cos(math.pi * epoch / self.epochs)) / 2
             return self.final_rate + (self.learning_rate - self.final_rate) * fall
+        if self.schedule == "one-cycle":
+            return self._one_cycle(epoch)
         if self.schedule == "time-decay":
             return self.learning_rate / (1 + 1e-4 * step)
         if self.schedule == "steps" and 2 * epoch >= self.epochs:
             return self.learning_rate / 5
         return self.learning_rate
+
+    def _one_cycle(self, epoch: int) -> float:
+        """Two halves of a cosine: from 1/25 to the peak, and from the peak to 1/250 000 of it."""
+        peak, last = 0.3 * self.epochs - 1, self.epochs - 1
+        if epoch <= peak:
+            start, end, part = 1 / 25, 1.0, epoch / peak if peak else 1.0
+        else:
+            start, end = 1.0, 1 / 250_000
+            part = (epoch - peak) / (last - peak) if last > peak else 0.0
+        factor = end + (start - end) * (1 + math.cos(math.pi * part)) / 2
+        return self.learning_rate * factor
 
 
 def _are_betas(value: Any) -> bool:
@@ -229,6 +244,46 @@ _register(
     epochs=100,
     weight_decay=0.0,
 )
+_register(
+    "transformer",
+    "AdamW at up to 1e-4, one cycle, 32 epochs (STAMP, which trains on 512 random tiles of each of "
+    "64 slides per step, and stops early)",
+    optimiser="adamw",
+    schedule="one-cycle",
+    epochs=32,
+    weight_decay=0.01,
+)
+_register(
+    "rrt",
+    "Adam at 2e-4, decay 1e-5, cosine, 200 epochs (Tang et al.)",
+    epochs=200,
+    learning_rate=2e-4,
+    weight_decay=1e-5,
+)
+_register(
+    "wikg",
+    "Adam at 1e-4, decay 1e-5, 100 epochs, no schedule (Li et al., WiKG)",
+    schedule="constant",
+    epochs=100,
+    weight_decay=1e-5,
+)
+_register(
+    "s4mil",
+    "Adam at 1e-4, decay 1e-5 on weights only, 200 epochs, no schedule (scripts of MambaMIL)",
+    schedule="constant",
+    epochs=200,
+    weight_decay=1e-5,
+    decay_weights_only=True,
+)
+_register(
+    "patch-gcn",
+    "Adam at 2e-4, decay 1e-5, 20 epochs, no schedule (Chen et al., who add the gradients of 32 "
+    "slides per step)",
+    schedule="constant",
+    epochs=20,
+    learning_rate=2e-4,
+    weight_decay=1e-5,
+)
 
 # Names of the recipes published with aggregators.
 OFFICIAL = {
@@ -245,6 +300,11 @@ OFFICIAL = {
     "dtfd-afs": "dtfd",
     "dtfd-maxmin": "dtfd",
     "ilra": "ilra",
+    "transformer": "transformer",
+    "rrt": "rrt",
+    "wikg": "wikg",
+    "s4mil": "s4mil",
+    "patch-gcn": "patch-gcn",
 }
 
 

@@ -10,19 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scmil.errors import ModelFileError, OptionError
 from scmil.models.model import MILModel, build_model
-from scmil.models.official_weights.layout import Choices, Entry, Layout, Table
+from scmil.models.official_weights.layout import UNUSED, Choices, Entry, Layout, Table
 from scmil.models.official_weights.reading import read_checkpoint
 
 __all__ = ["Choices", "Converted", "convert", "layouts", "read_checkpoint"]
 
-MODULES = ("abmil", "dsmil", "transmil", "dtfd", "ilra", "minet")
+MODULES = (
+    "abmil",
+    "dsmil",
+    "transmil",
+    "dtfd",
+    "ilra",
+    "minet",
+    "transformer",
+    "rrt",
+    "wikg",
+    "s4mil",
+    "patch_gcn",
+)
 SHOWN_NAMES = 20  # of an error message
 
 
@@ -69,7 +81,9 @@ def convert(
     """
     layout = _find_layout(tensors, aggregator)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    settings, table = layout.describe(aggregator, shapes, choices or Choices())
+    choices = choices or Choices()
+    settings, table = layout.describe(aggregator, shapes, choices)
+    settings = _add_options(settings, choices.options)
     try:
         with torch.device("meta"):  # no memory, whatever the shapes are
             model = build_model(**settings)
@@ -82,9 +96,19 @@ def convert(
     state = {
         entry.name: _to_ours(tensors[name], entry, expected[entry.name]).float().contiguous()
         for name, entry in table.items()
+        if entry != UNUSED
     }
     model.load_state_dict(state, assign=True)
     return Converted(model.eval(), table, layout.repository)
+
+
+def _add_options(settings: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `build_model` with options that no tensor shows."""
+    embed = {name[6:]: value for name, value in options.items() if name.startswith("embed.")}
+    own = {name: value for name, value in options.items() if not name.startswith("embed.")}
+    if embed:
+        settings = {**settings, "embed": {**(settings.get("embed") or {}), **embed}}
+    return {**settings, "aggregator": {**settings["aggregator"], **own}}
 
 
 def _find_layout(tensors: Mapping[str, Tensor], aggregator: str) -> Layout:
