@@ -17,10 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError
-from scmil.stats.bootstrap import Groups, Interval, number_groups
+from scmil.stats.bootstrap import Groups, Interval, Z, number_groups
 from scmil.stats.metrics import auc, decide
 
-Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 UNKNOWN = Interval(math.nan, math.nan)
 METHODS = (
     "Wilson's score interval for accuracy, balanced accuracy and F1, Newcombe's score interval for "
