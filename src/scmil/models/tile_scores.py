@@ -14,6 +14,7 @@ from torch import Tensor
 from scmil.bags.bag import Bag
 from scmil.core.limits import bounded
 from scmil.errors import DataError, OptionError
+from scmil.models.aggregators import aggregate_bag, uses_positions
 from scmil.models.aggregators.abmil import ABMIL
 from scmil.models.aggregators.pooling import Pooling
 from scmil.models.model import MILModel
@@ -211,8 +212,8 @@ def score_bag(
             "Encode it with scmil encode, or import features together with their coordinates."
         )
     model.eval()
-    tiles = _TileScores(model)
-    prediction = predict_bag(model, bag.features, tiles.add_block)
+    tiles = _TileScores(model, bag.xy)
+    prediction = predict_bag(model, bag.features, tiles.add_block, bag.xy)
     origin = _provenance_of_tiles(bag)
     size, mpp = origin.get("slide_size"), origin.get("slide_mpp")
     xy = bag.xy.numpy().astype(np.int64)
@@ -238,8 +239,8 @@ def score_bag(
 class _TileScores:
     """Collects the scores of the tiles while a prediction reads the rows."""
 
-    def __init__(self, model: MILModel) -> None:
-        self._model = model
+    def __init__(self, model: MILModel, xy: Tensor) -> None:
+        self._model, self._xy, self._tiles = model, xy, 0
         self.instance: list[Tensor] = []
         self.lam: list[Tensor] = []
         self.codes: list[Codes] = []
@@ -247,7 +248,9 @@ class _TileScores:
     def add_block(self, embedded: Tensor, h: Tensor) -> None:
         """Add the tiles of a block, given their embedded and refined rows."""
         refine = self._model.refine
-        logits = instance_logits(self._model.aggregate, h)
+        xy = self._xy[self._tiles : self._tiles + len(h)]
+        self._tiles += len(h)
+        logits = instance_logits(self._model.aggregate, h, xy)
         self.instance.append(self._model.probabilities(logits).cpu())
         if isinstance(refine, SparseCoding):
             self.lam.append(refine.sparsity(embedded)[:, 0].cpu())
@@ -272,8 +275,9 @@ def _provenance_of_tiles(bag: Bag) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def instance_logits(aggregate: torch.nn.Module, h: Tensor) -> Tensor:
-    """The logits (n, c) that an aggregator gives to n bags of one instance each.
+def instance_logits(aggregate: torch.nn.Module, h: Tensor, xy: Tensor | None = None) -> Tensor:
+    """The logits (n, c) that an aggregator gives to n bags of one instance each, at the positions
+    `xy` if it uses them.
 
     >>> from scmil.models import aggregators
     >>> instance_logits(aggregators.build("dsmil", 8, classes=3), torch.randn(5, 8)).shape
@@ -282,17 +286,20 @@ def instance_logits(aggregate: torch.nn.Module, h: Tensor) -> Tensor:
     # The weighted mean, or the maximum, of one instance is the instance itself.
     if type(aggregate) in (ABMIL, Pooling):
         return aggregate.classifier(h)  # type: ignore[operator]
+    columns = (h,) if xy is None or not uses_positions(aggregate) else (h, xy.to(h.device))
+
+    def logits_of(*instance: Tensor) -> Tensor:
+        return aggregate_bag(aggregate, *(column[None] for column in instance)).logits
+
     with warnings.catch_warnings():
         # torch warns about its own attention under vmap.
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
         try:
-            return torch.vmap(
-                lambda row: aggregate(row[None]).logits,
-                randomness="different",
-                chunk_size=VMAP_CHUNK,
-            )(h)
+            mapped = torch.vmap(logits_of, randomness="different", chunk_size=VMAP_CHUNK)
+            logits: Tensor = mapped(*columns)
+            return logits
         except RuntimeError:  # external modules that torch cannot map: one by one, the same numbers
-            return torch.stack([aggregate(row[None]).logits for row in h])
+            return torch.stack([logits_of(*instance) for instance in zip(*columns, strict=True)])
 
 
 def tile_spacing(bag_id: str, xy: NDArray[np.int64]) -> float:
