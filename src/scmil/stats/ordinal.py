@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from scmil.errors import DataError
 from scmil.stats.bootstrap import Groups, Interval, statistic_intervals
+from scmil.stats.small_samples import proportion_interval
 
 ORDINAL_METRICS = ("kappa", "mae", "accuracy")
 
@@ -90,7 +91,12 @@ def ordinal_intervals(
     draws: int = 2000,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """The 95 % bootstrap intervals of the metrics of `score_ordinal`, over whole patients.
+    """The 95 % intervals of the metrics of `score_ordinal`, over whole patients.
+
+    The accuracy, and the error as a share of the largest one, have Wilson's interval at the
+    effective number of patients; for the error it is conservative. Kappa has a bootstrap interval;
+    if all grades are right, its lower end is the kappa at the lower end of the accuracy with errors
+    of one grade.
 
     Args:
         truth: Observed grades (n,), integers from 0.
@@ -106,13 +112,15 @@ def ordinal_intervals(
     Raises:
         DataError: If a grade is not an integer from 0 to grades - 1.
 
-    >>> ordinal_intervals([0, 1, 2, 1], [0, 1, 2, 1], 3, draws=20)["accuracy"]
-    Interval(low=1.0, high=1.0)
+    >>> intervals = ordinal_intervals([0, 1, 2, 1] * 2, [0, 1, 2, 1] * 2, 3, draws=20)
+    >>> [round(end, 3) for end in intervals["accuracy"]], round(intervals["kappa"].low, 3)
+    ([0.676, 1.0], 0.676)
     """
-    grade_confusion(truth, predicted, grades)
-    codes = np.asarray(truth) * grades + np.asarray(predicted)
-    intervals = statistic_intervals(
-        lambda rows: _ordinal_scores(
+    table = grade_confusion(truth, predicted, grades)
+    y, p = np.asarray(truth), np.asarray(predicted)
+    codes = y * grades + p
+    (kappa,) = statistic_intervals(
+        lambda rows: _kappa(
             np.bincount(codes[rows], minlength=grades * grades).reshape(grades, grades)
         ),
         len(codes),
@@ -120,7 +128,15 @@ def ordinal_intervals(
         draws,
         seed,
     )
-    return dict(zip(ORDINAL_METRICS, intervals, strict=True))
+    correct = proportion_interval((y == p).astype(float), groups)
+    low, high = proportion_interval(np.abs(y - p) / max(1, grades - 1), groups)
+    if table.trace() == table.sum():
+        kappa = Interval(1 - (1 - correct.low) / _chance(table), kappa.high)
+    return {
+        "kappa": kappa,
+        "mae": Interval(low * (grades - 1), high * (grades - 1)),
+        "accuracy": correct,
+    }
 
 
 def _ordinal_scores(table: NDArray[np.int64]) -> tuple[float, float, float]:
@@ -130,7 +146,14 @@ def _ordinal_scores(table: NDArray[np.int64]) -> tuple[float, float, float]:
 
 
 def _kappa(table: NDArray[np.int64]) -> float:
+    chance = _chance(table)
     grade = np.arange(len(table))
-    cost = (grade[:, None] - grade) ** 2
-    chance = float((np.outer(table.sum(1), table.sum(0)) * cost).sum() / table.sum())
-    return 1 - float((table * cost).sum()) / chance if chance > 0 else math.nan
+    cost = float((table * (grade[:, None] - grade) ** 2).sum() / table.sum())
+    return 1 - cost / chance if chance > 0 else math.nan
+
+
+def _chance(table: NDArray[np.int64]) -> float:
+    """The mean squared difference of grades that are independent."""
+    grade, total = np.arange(len(table)), table.sum()
+    independent = np.outer(table.sum(1), table.sum(0)) / total**2
+    return float((independent * (grade[:, None] - grade) ** 2).sum())

@@ -1,15 +1,13 @@
-"""How well predicted risks and survival curves agree with times to an event.
+"""How well predicted risks and survival curves agree with times to an event, over time.
 
-Harrell's and Uno's concordance, the cumulative/dynamic AUC and the Brier score. Except for
-Harrell's, each event is weighted by the inverse probability of not being censored, estimated by
-Kaplan and Meier on a sample that can be another one, such as the training split. All metrics are
-functions of how often each patient counts, so that every resample of the bootstrap is one row of a
-matrix product. The weights of the censoring are not estimated again in the resamples.
+The cumulative/dynamic AUC and the Brier score weight each event by the inverse probability of not
+being censored, estimated by Kaplan and Meier on a sample that can be another one, such as the
+training split. The bootstrap does not estimate these weights again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +22,21 @@ from scmil.stats.bootstrap import (
     number_groups,
     percentile_interval,
 )
+from scmil.stats.concordance import (
+    Censoring,
+    Pairs,
+    Scorer,
+    check_risk,
+    concordance,
+    concordance_interval,
+    concordance_ipcw,
+    inverse_weights,
+    pairs_interval,
+    share_of_pairs,
+    single_value,
+)
+from scmil.stats.small_samples import PRIOR_PATIENTS, UNKNOWN
 from scmil.stats.survival import censoring_distribution, check_survival, kaplan_meier
-
-PAIRS_PER_BLOCK = 4_000_000
-Censoring = tuple[ArrayLike, ArrayLike]
-Scorer = Callable[[Numbers], Numbers]  # counts (k, n) of the patients to k values
 
 
 class SurvivalScore(NamedTuple):
@@ -36,60 +44,6 @@ class SurvivalScore(NamedTuple):
 
     value: float
     interval: Interval
-
-
-def concordance(times: ArrayLike, events: ArrayLike, risk: ArrayLike) -> float:
-    """Harrell's C: the share of comparable pairs in which the earlier event has the higher risk.
-
-    A pair is comparable if the earlier time is an event, or at equal times one is an event and the
-    other is censored. Equal risks count half.
-
-    Args:
-        times: Positive follow-up times (n,).
-        events: 1 for an event, 0 for a censored time (n,).
-        risk: Predicted risks (n,); higher means an earlier event.
-
-    Returns:
-        The concordance; NaN if no pair is comparable.
-
-    Raises:
-        DataError: If the input is invalid.
-
-    >>> concordance([1, 2, 3], [1, 1, 0], [0.9, 0.1, 0.5])
-    0.666...
-    """
-    return _single(_harrell(*_check_risk(times, events, risk)), len(np.asarray(times)))
-
-
-def concordance_ipcw(
-    times: ArrayLike,
-    events: ArrayLike,
-    risk: ArrayLike,
-    tau: float | None = None,
-    censoring: Censoring | None = None,
-) -> float:
-    """Uno's C: Harrell's C with weights that remove its dependence on the censoring.
-
-    Args:
-        times: Positive follow-up times (n,).
-        events: 1 for an event, 0 for a censored time (n,).
-        risk: Predicted risks (n,); higher means an earlier event.
-        tau: Only events before this time count; None is all up to the end of the follow-up of
-            `censoring`.
-        censoring: Times and events of the sample that the censoring is estimated on, such as the
-            training split; None is this sample.
-
-    Returns:
-        The concordance; NaN if no pair is comparable.
-
-    Raises:
-        DataError: If the input is invalid.
-
-    >>> concordance_ipcw([1, 2, 3], [1, 1, 0], [0.9, 0.1, 0.5])
-    0.666...
-    """
-    scorer = _uno(*_check_risk(times, events, risk), tau, censoring)
-    return _single(scorer, len(np.asarray(times)))
 
 
 def time_dependent_auc(
@@ -119,10 +73,10 @@ def time_dependent_auc(
     >>> time_dependent_auc([1, 2, 3, 4], [1, 1, 1, 0], [4, 3, 1, 2], at=[2.5, 3.5]).tolist()
     [1.0, 0.666...]
     """
-    checked = _check_risk(times, events, risk)
+    checked = check_risk(times, events, risk)
     n = len(checked[0])
     points = np.atleast_1d(np.asarray(at, dtype=float))
-    return np.array([_single(_dynamic_auc(*checked, t, censoring), n) for t in points])
+    return np.array([single_value(_auc_pairs(*checked, t, censoring), n) for t in points])
 
 
 def mean_auc(auc: ArrayLike, at: ArrayLike, times: ArrayLike, events: ArrayLike) -> float:
@@ -215,7 +169,10 @@ def survival_intervals(
     draws: int = 2000,
     seed: int = 0,
 ) -> dict[str, SurvivalScore]:
-    """All survival metrics with 95 % bootstrap intervals over patients.
+    """All survival metrics with 95 % intervals over patients.
+
+    The concordances and the AUC at a time have score intervals, which have a width at 1; the mean
+    AUC and the Brier score have bootstrap intervals.
 
     Args:
         times: Positive follow-up times (n,).
@@ -240,29 +197,50 @@ def survival_intervals(
     >>> scores["c_index"].value
     1.0
     """
-    t, e, r = _check_risk(times, events, risk)
-    scorers = {"c_index": _harrell(t, e, r), "uno_c": _uno(t, e, r, None, censoring)}
+    t, e, r = check_risk(times, events, risk)
+    units = number_groups(groups, len(t))
+    scores = {
+        "c_index": SurvivalScore(concordance(t, e, r), concordance_interval(t, e, r, groups)),
+        "uno_c": SurvivalScore(
+            concordance_ipcw(t, e, r, censoring=censoring),
+            concordance_interval(t, e, r, groups, ipcw=True, censoring=censoring),
+        ),
+    }
+    scorers: dict[str, Scorer] = {}
     if len(at):
-        points = {f"auc@{point:g}": _dynamic_auc(t, e, r, point, censoring) for point in at}
-        scorers["auc"] = _mean_scorer(list(points.values()), _event_shares(at, t, e))
-        scorers |= points
+        pairs = [_auc_pairs(t, e, r, point, censoring) for point in at]
+        scorers["auc"] = _mean_scorer(pairs, _event_shares(at, t, e))
+        for point, own in zip(at, pairs, strict=True):
+            interval = _auc_at_interval(own, t, e, units, point)
+            scores[f"auc@{point:g}"] = SurvivalScore(single_value(own, len(t)), interval)
     if survival is not None and len(at) > 1:
         loss = _brier_losses(t, e, survival, at, censoring) @ _trapezoid_weights(at)
         scorers["integrated_brier"] = lambda counts: (counts @ loss) / counts.sum(1)
-    units = number_groups(groups, len(t))
-    patients = int(units.max()) + 1
-    resamples: dict[str, list[Numbers]] = {name: [np.empty(0)] for name in scorers}
-    if patients > 1:
-        for counts in draw_counts(patients, draws, np.random.default_rng(seed)):
-            rows = counts[:, units].astype(float)
-            for name, scorer in scorers.items():
-                resamples[name].append(scorer(rows))
-    return {
+    return scores | {
         name: SurvivalScore(
-            _single(scorer, len(t)), percentile_interval(np.concatenate(resamples[name]))
+            float(scorer(np.ones((1, len(t))))[0]), _resampled(scorer, units, draws, seed)
         )
         for name, scorer in scorers.items()
     }
+
+
+def _resampled(scorer: Scorer, units: NDArray[np.int64], draws: int, seed: int) -> Interval:
+    patients = int(units.max()) + 1
+    if patients < 2:
+        return UNKNOWN
+    blocks = draw_counts(patients, draws, np.random.default_rng(seed))
+    values = [scorer(counts[:, units].astype(float)) for counts in blocks]
+    return percentile_interval(np.concatenate(values))
+
+
+def _auc_at_interval(
+    pairs: Pairs, t: Numbers, e: NDArray[np.bool_], units: NDArray[np.int64], at: float
+) -> Interval:
+    cases, controls = (len(np.unique(units[rows])) for rows in ((t <= at) & e, t > at))
+    if not cases or not controls:
+        return UNKNOWN
+    weight = (cases + controls) / (cases + controls + PRIOR_PATIENTS)
+    return pairs_interval(pairs, units, (cases, controls), weight, least_scale=1.0)
 
 
 def _event_shares(at: ArrayLike, times: ArrayLike, events: ArrayLike) -> Numbers:
@@ -272,79 +250,17 @@ def _event_shares(at: ArrayLike, times: ArrayLike, events: ArrayLike) -> Numbers
     return steps / steps.sum() if steps.sum() > 0 else np.full(len(steps), np.nan)
 
 
-def _mean_scorer(scorers: list[Scorer], shares: Numbers) -> Scorer:
-    return lambda counts: np.stack([scorer(counts) for scorer in scorers], axis=1) @ shares
+def _mean_scorer(pairs: Sequence[Pairs], shares: Numbers) -> Scorer:
+    return lambda counts: np.stack([share_of_pairs(own, counts) for own in pairs], axis=1) @ shares
 
 
-def _single(scorer: Scorer, n: int) -> float:
-    return float(scorer(np.ones((1, n)))[0])
-
-
-def _harrell(t: Numbers, e: NDArray[np.bool_], risk: Numbers) -> Scorer:
-    return _later_pairs(t, e, risk, e.astype(float))
-
-
-def _uno(
-    t: Numbers,
-    e: NDArray[np.bool_],
-    risk: Numbers,
-    tau: float | None,
-    censoring: Censoring | None,
-) -> Scorer:
-    weights, end = _inverse_weights(t, e, censoring)
-    used = (t < tau) & (t <= end) if tau is not None else t <= end
-    return _later_pairs(t, e, risk, np.where(used, weights**2, 0.0))
-
-
-def _later_pairs(t: Numbers, e: NDArray[np.bool_], risk: Numbers, weights: Numbers) -> Scorer:
-    def comparable(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return (t > t[rows, None]) | ((t == t[rows, None]) & ~e)
-
-    return lambda counts: _share_of_pairs(risk, weights, comparable, counts)
-
-
-def _dynamic_auc(
+def _auc_pairs(
     t: Numbers, e: NDArray[np.bool_], risk: Numbers, at: float, censoring: Censoring | None
-) -> Scorer:
-    weights, end = _inverse_weights(t, e, censoring)
+) -> Pairs:
+    weights, end = inverse_weights(t, e, censoring)
     weights = np.where((t <= at) & (at <= end), weights, 0.0)
     beyond = np.broadcast_to(t > at, (len(t), len(t)))
-    return lambda counts: _share_of_pairs(risk, weights, lambda rows: beyond[rows], counts)
-
-
-def _share_of_pairs(
-    risk: Numbers,
-    weights: Numbers,
-    comparable: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
-    counts: Numbers,
-) -> Numbers:
-    """The weighted share of comparable pairs in which the row has the higher risk, for each way of
-    counting the patients (k, n).
-    """
-    right, total = np.zeros(len(counts)), np.zeros(len(counts))
-    cases = np.flatnonzero(weights)
-    step = max(1, PAIRS_PER_BLOCK // len(risk))
-    for start in range(0, len(cases), step):
-        rows = cases[start : start + step]
-        pairs = comparable(rows).astype(float)
-        own = risk[rows, None]
-        ranked = pairs * ((own > risk) + 0.5 * (own == risk))
-        case_counts = counts[:, rows] * weights[rows]
-        right += (case_counts * (counts @ ranked.T)).sum(1)
-        total += (case_counts * (counts @ pairs.T)).sum(1)
-    return np.divide(right, total, out=np.full(len(counts), np.nan), where=total > 0)
-
-
-def _inverse_weights(
-    t: Numbers, e: NDArray[np.bool_], censoring: Censoring | None
-) -> tuple[Numbers, float]:
-    """The inverse probability of each event not to be censored, 0 for censored times, and the end
-    of the follow-up that it is known for.
-    """
-    free = censoring_distribution(*((t, e) if censoring is None else censoring))
-    share = free.at(t)
-    weights = np.divide(e.astype(float), share, out=np.zeros(len(t)), where=share > 0)
-    return weights, float(free.times[-1])
+    return Pairs(risk, weights, lambda rows: beyond[rows])
 
 
 def _brier_losses(
@@ -357,7 +273,7 @@ def _brier_losses(
     """The weighted squared error of each patient at each time (n, k)."""
     t, e = check_survival(times, events)
     points, predicted = _check_curves(survival, at, len(t))
-    weights, end = _inverse_weights(t, e, censoring)
+    weights, end = inverse_weights(t, e, censoring)
     free = censoring_distribution(*((t, e) if censoring is None else censoring)).at(points)
     known = (points <= end) & (free > 0)
     beyond = np.divide(1.0, free, out=np.full(len(points), np.nan), where=known)
@@ -390,16 +306,3 @@ def _trapezoid_weights(at: ArrayLike) -> Numbers:
     steps = np.diff(points) / 2
     weights = np.append(steps, 0.0) + np.append(0.0, steps)
     return weights / (points[-1] - points[0])
-
-
-def _check_risk(
-    times: ArrayLike, events: ArrayLike, risk: ArrayLike
-) -> tuple[Numbers, NDArray[np.bool_], Numbers]:
-    t, e = check_survival(times, events)
-    r = np.asarray(risk, dtype=float)
-    if r.shape != t.shape or not np.isfinite(r).all():
-        raise DataError(
-            f"risks of shape {r.shape} for {len(t)} times, {(~np.isfinite(r)).sum()} of them not "
-            "finite: one finite risk for each time is expected."
-        )
-    return t, e, r

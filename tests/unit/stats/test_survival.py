@@ -9,6 +9,14 @@ import pytest
 from survival_golden import EVENT, GROUP, RISK, TIME, read_rows, values_of
 
 from scmil.errors import DataError
+from scmil.stats import concordance as concordance_module
+from scmil.stats.concordance import (
+    concordance,
+    concordance_interval,
+    concordance_ipcw,
+    harrell_pairs,
+    share_of_pairs,
+)
 from scmil.stats.survival import (
     censoring_distribution,
     chi_square_tail,
@@ -16,8 +24,6 @@ from scmil.stats.survival import (
     log_rank,
 )
 from scmil.stats.survival_scores import (
-    concordance,
-    concordance_ipcw,
     integrated_brier,
     mean_auc,
     survival_brier,
@@ -161,12 +167,10 @@ def test_a_resample_is_the_metric_of_the_drawn_rows(monkeypatch: pytest.MonkeyPa
     """Counting a patient twice is the same as listing the patient twice, also in blocks of rows."""
     drawn = np.random.default_rng(0).integers(40, size=40)
     counts = np.bincount(drawn, minlength=40).astype(float)[None]
-    from scmil.stats import survival_scores
-
-    monkeypatch.setattr(survival_scores, "PAIRS_PER_BLOCK", 100)
-    scorer = survival_scores._harrell(TIME, EVENT.astype(bool), RISK)
+    monkeypatch.setattr(concordance_module, "PAIRS_PER_BLOCK", 100)
+    pairs = harrell_pairs(TIME, EVENT.astype(bool), RISK)
     expected = concordance(TIME[drawn], EVENT[drawn], RISK[drawn])
-    assert scorer(counts)[0] == pytest.approx(expected, abs=1e-12)
+    assert share_of_pairs(pairs, counts)[0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_intervals_are_over_patients() -> None:
@@ -177,8 +181,50 @@ def test_intervals_are_over_patients() -> None:
         TIME[twice], EVENT[twice], RISK[twice], groups=twice.tolist(), draws=300
     )["c_index"].interval
     assert double == pytest.approx(single, abs=1e-9)
+    bootstrap = survival_intervals(TIME, EVENT, RISK, at=[5, 10], draws=300)["auc"].interval
+    twofold = survival_intervals(
+        TIME[twice], EVENT[twice], RISK[twice], at=[5, 10], groups=twice.tolist(), draws=300
+    )["auc"].interval
+    assert twofold == pytest.approx(bootstrap, abs=1e-9)
     alone = survival_intervals(TIME, EVENT, RISK, groups=["a"] * 40)["c_index"]
     assert math.isnan(alone.interval.low)
+
+
+def test_a_perfect_order_of_few_patients_is_not_certain() -> None:
+    times = np.arange(1, 9)
+    scores = survival_intervals(times, [1] * 8, -times, at=[4.5], draws=50)
+    for name in ("c_index", "uno_c", "auc@4.5"):
+        assert scores[name].value == 1.0
+        assert scores[name].interval.high == 1.0
+        assert 0.4 < scores[name].interval.low < 0.95
+
+
+def test_the_interval_of_a_concordance_is_close_to_the_bootstrap_in_large_samples() -> None:
+    random = np.random.default_rng(0)
+    risk = random.normal(size=400)
+    times = random.exponential(np.exp(-risk))
+    events = random.random(400) < 0.7
+    pairs = harrell_pairs(times, events, risk)
+    counts = random.multinomial(400, np.full(400, 1 / 400), size=500).astype(float)
+    expected = np.quantile(share_of_pairs(pairs, counts), [0.025, 0.975])
+    assert concordance_interval(times, events, risk) == pytest.approx(expected, abs=0.012)
+
+
+@pytest.mark.parametrize(("n", "noise"), [(20, 1.0), (20, 0.1), (50, 0.5)])
+def test_concordance_intervals_contain_the_true_value(n: int, noise: float) -> None:
+    """Log-normal times whose order depends on the risk, 40 % censored independently."""
+    random = np.random.default_rng(1)
+
+    def draw(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        risk = random.normal(size=size)
+        times = np.exp(-risk + noise * random.normal(size=size))
+        return times, random.random(size) > 0.4, risk
+
+    true = concordance(*draw(4000))
+    hits = sum(
+        low <= true <= high for low, high in (concordance_interval(*draw(n)) for _ in range(300))
+    )
+    assert hits >= 0.92 * 300
 
 
 @pytest.mark.parametrize(

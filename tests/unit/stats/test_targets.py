@@ -17,7 +17,7 @@ from scmil.stats.ordinal import (
     quadratic_kappa,
     score_ordinal,
 )
-from scmil.stats.regression import regression_intervals, score_regression
+from scmil.stats.regression import regression_intervals, score_regression, t_quantile
 from scmil.stats.small_samples import metric_intervals
 
 RANDOM = np.random.default_rng(3)
@@ -48,13 +48,51 @@ def test_constants_leave_correlations_undefined() -> None:
 
 def test_regression_intervals_contain_the_values_and_are_over_patients() -> None:
     values = score_regression(TRUTH, PREDICTED)
-    intervals = regression_intervals(TRUTH, PREDICTED, draws=300)
+    intervals = regression_intervals(TRUTH, PREDICTED)
     for name, (low, high) in intervals.items():
         assert low < values[name] < high, name
     twice = np.repeat(np.arange(60), 2)
-    double = regression_intervals(TRUTH[twice], PREDICTED[twice], twice.tolist(), draws=300)
+    double = regression_intervals(TRUTH[twice], PREDICTED[twice], twice.tolist())
     for name, ends in intervals.items():
         assert double[name] == pytest.approx(ends, abs=1e-9), name
+
+
+def test_regression_intervals_contain_the_true_values_of_small_samples() -> None:
+    """Normal pairs with a correlation of 0.8 that are predicted by their conditional mean."""
+    random = np.random.default_rng(0)
+    # R² = 0.64, and the absolute error of a normal variable with variance 0.36.
+    true = {"r2": 0.64, "pearson": 0.8, "mae": 0.6 * math.sqrt(2 / math.pi)}
+    hits = dict.fromkeys(true, 0)
+    for _ in range(400):
+        x = random.normal(size=20)
+        found = regression_intervals(0.8 * x + 0.6 * random.normal(size=20), 0.8 * x)
+        for name, value in true.items():
+            hits[name] += found[name].low <= value <= found[name].high
+    for name, number in hits.items():
+        assert 0.92 * 400 <= number <= 0.98 * 400, name
+
+
+def test_the_quantile_of_t_is_that_of_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for degrees in (3, 4, 7, 20, 200):
+        assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=2e-3)
+
+
+def test_few_patients_and_constants_have_no_interval() -> None:
+    for intervals in (
+        regression_intervals([1, 2, 3], [1, 2, 4]),
+        regression_intervals([1, 2, 3, 4], [1, 2, 4, 4], ["a", "a", "b", "c"]),
+    ):
+        assert all(math.isnan(end) for ends in intervals.values() for end in ends)
+    constant = regression_intervals([2, 2, 2, 2], [1, 2, 3, 4])
+    assert math.isnan(constant["r2"].low)
+    assert math.isnan(constant["pearson"].low)
+    assert regression_intervals([1, 2, 3, 4], [1, 2, 3, 4])["pearson"].low == 1.0
+
+
+def test_right_grades_of_few_patients_are_not_certain() -> None:
+    for low, high in ordinal_intervals([0, 1, 2, 1], [0, 1, 2, 1], 3, draws=50).values():
+        assert high - low > 0.2
 
 
 def test_kappa_is_that_of_scikit_learn() -> None:
