@@ -7,7 +7,7 @@ states a remedy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -25,10 +25,12 @@ from scmil.bags.audit_checks import (
 )
 from scmil.bags.audit_encoders import find_foreign_encoders
 from scmil.bags.audit_facts import BagFacts, CohortLabels, FeatureRange
+from scmil.bags.audit_targets import find_target_problems
 from scmil.bags.bag import BagSet
 from scmil.bags.label_records import Column, columns_json, describe_inferred
 from scmil.bags.labels import Labels
 from scmil.bags.splits import Split
+from scmil.bags.targets import Targets
 
 SEVERITIES = ("error", "warning", "note")
 
@@ -81,6 +83,7 @@ def audit(
     labels: Labels | None = None,
     splits: Sequence[Sequence[Split]] | None = None,
     *,
+    targets: Targets | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Audit:
     """Check bags, labels and splits for problems that would invalidate a result.
@@ -89,6 +92,8 @@ def audit(
         bags: The bags.
         labels: Labels and patients; those of the bags if None.
         splits: Repeats of folds, such as `load_splits` returns.
+        targets: Times, numbers, grades or several labels, which are checked instead of classes; the
+            patients are taken from them.
         progress: Called with the number of bags that were read, and their total.
 
     Returns:
@@ -102,6 +107,8 @@ def audit(
     (False, 'duplicate', ('a', 'b'))
     """
     cohort = CohortLabels.of(bags, labels)
+    if targets is not None:
+        cohort = cohort.with_targets(targets)
     facts: list[BagFacts] = []
     span = FeatureRange()
     findings: list[Finding] = []
@@ -126,7 +133,7 @@ def audit(
         *find_mixtures(facts),
         *find_foreign_encoders(facts),
         *find_odd_sizes(facts),
-        *find_label_problems(cohort, labels),
+        *(find_label_problems(cohort, labels) if targets is None else _of_targets(bags, targets)),
         *find_patient_problems(cohort),
         *find_split_problems(cohort, splits or ()),
         *find_duplicates(cohort, facts, splits or ()),
@@ -134,7 +141,16 @@ def audit(
     ]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     counts = _make_counts(cohort, facts, len(bags) - len(facts))
-    return Audit(tuple(findings), counts, {} if labels is None else labels.columns)
+    used = targets if targets is not None else labels
+    return Audit(tuple(findings), counts, {} if used is None else used.columns)
+
+
+def _of_targets(bags: BagSet, targets: Targets) -> Iterator[Finding]:
+    """The problems of the targets, and the bags that have none."""
+    yield from find_target_problems(targets)
+    if without := tuple(bag_id for bag_id in bags.ids if bag_id not in targets):
+        sentence = f"{len(without)} bags are not in the table of the {targets.task} task"
+        yield Finding("warning", "no-value", sentence, "Add them, or leave them out.", without)
 
 
 def _make_counts(

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from scmil.bags.bag import Bag, BagSet
 from scmil.bags.labels import Labels
+from scmil.bags.slide_ids import slide_id
+from scmil.bags.targets import Targets
 
 HALF_RANGE = (1e-3, 6e4)  # largest features between these keep their differences in 16 bits
 
@@ -77,6 +79,12 @@ class CohortLabels:
             {bag_id: pair[1] for bag_id, pair in known.items()},
         )
         return cls(bags.ids, label, patient, bags.classes if labels is None else labels.classes)
+
+    def with_targets(self, targets: Targets) -> CohortLabels:
+        """Return the same bags without classes, and with the patients of the targets."""
+        patients = dict(zip(targets.ids, targets.patients, strict=True))
+        own = {bag_id: patients.get(slide_id(bag_id)) for bag_id in self.ids}
+        return CohortLabels(self.ids, dict.fromkeys(self.ids), own, ())
 
     def counts(self) -> dict[str, int]:
         """Return the number of bags of each class."""

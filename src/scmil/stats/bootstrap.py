@@ -7,7 +7,7 @@ resamples come from here, in blocks, so that memory does not grow with the numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,11 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError
+from scmil.stats.groups import group_positions
 
 Groups: TypeAlias = Sequence[Hashable | None]
 # Numbers per block of resamples. All resamples of 100 000 patients at once would take 1.6 GB.
 BLOCK_NUMBERS = 2_000_000
 LIMITS = (0.025, 0.975)  # percentiles of a 95 % interval
+Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 
 
 class Interval(NamedTuple):
@@ -110,6 +112,42 @@ def draw_slide_weights(units: Sequence[str | None], draws: int, seed: int) -> It
     numbers = np.unique(names, return_inverse=True)[1]
     for counts in draw_counts(int(numbers.max()) + 1, draws, np.random.default_rng(seed)):
         yield counts[:, numbers].astype(float)
+
+
+def statistic_intervals(
+    statistic: Callable[[NDArray[np.int64]], ArrayLike],
+    n: int,
+    groups: Groups | None = None,
+    draws: int = 2000,
+    seed: int = 0,
+) -> list[Interval]:
+    """The 95 % percentile intervals of any statistics of slides, over whole patients.
+
+    Args:
+        statistic: A function of the positions of the slides of a resample that returns one number
+            or several; NaN where a resample does not define it.
+        n: Number of slides.
+        groups: The patient of each slide; None is a patient of its own.
+        draws: Number of resamples.
+        seed: Seed of the resamples.
+
+    Returns:
+        One interval for each number; (NaN, NaN) for fewer than two patients.
+
+    >>> values = np.array([1.0, 1.0, 1.0])
+    >>> statistic_intervals(lambda rows: values[rows].mean(), 3)
+    [Interval(low=1.0, high=1.0)]
+    """
+    members = list(group_positions(number_groups(groups, n).tolist()).values())
+    if len(members) < 2:
+        return [Interval(math.nan, math.nan)] * np.size(statistic(np.arange(n)))
+    rows = [np.array(positions) for positions in members]
+    values = [
+        np.atleast_1d(np.asarray(statistic(np.concatenate([rows[i] for i in drawn])), dtype=float))
+        for block in draw_positions(len(rows), draws, np.random.default_rng(seed))
+        for drawn in block
+    ]
+    return [percentile_interval(column) for column in np.stack(values, axis=1)]
 
 
 def percentile_interval(statistics: Numbers, limits: tuple[float, float] = LIMITS) -> Interval:

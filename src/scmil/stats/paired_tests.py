@@ -76,7 +76,7 @@ def wilcoxon(a: ArrayLike, b: ArrayLike) -> SignedRank:
     equal = len(differences) - better - worse
     if not better + worse:
         return SignedRank(1.0, 0.0, 0, 0, equal)
-    ranks = _midranks(np.abs(differences))
+    ranks = midranks(np.abs(differences))
     surplus = float((np.sign(differences) * ranks).sum())
     if len(differences) <= EXACT_PAIRS:
         p = _exact_p_value(surplus, ranks[differences != 0])
@@ -213,7 +213,12 @@ def _round_differences(differences: Numbers) -> Numbers:
     return differences.round(12)  # 0.9 - 0.8 and 0.8 - 0.7 are equal
 
 
-def _midranks(values: Numbers) -> Numbers:
+def midranks(values: Numbers) -> Numbers:
+    """The ranks from 1; equal values share the mean of their ranks.
+
+    >>> midranks(np.array([3.0, 1.0, 3.0])).tolist()
+    [2.5, 1.0, 2.5]
+    """
     _, position, count = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count - 1) / 2)[position]
 
@@ -235,10 +240,10 @@ def _placements(positive: NDArray[np.bool_], scores: Numbers) -> tuple[Numbers, 
     """For each positive the fraction of negatives below it, for each negative that of positives
     above it; ties count half.
     """
-    ranks = _midranks(scores)
+    ranks = midranks(scores)
     above, below = scores[positive], scores[~positive]
-    return (ranks[positive] - _midranks(above)) / len(below), 1 - (
-        ranks[~positive] - _midranks(below)
+    return (ranks[positive] - midranks(above)) / len(below), 1 - (
+        ranks[~positive] - midranks(below)
     ) / len(above)
 
 
