@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scmil.models.aggregators import Evidence, Prediction
+from scmil.models.aggregators import Evidence, Prediction, aggregate_bag
 
 # Numbers of steps of the quadrature that are tried in turn, until the error is small.
 STEPS = (8, 16, 32, 64)
@@ -125,9 +125,7 @@ def find_evidence(
             return exact
 
     def forward(h: Tensor) -> Prediction:
-        placed = xy is not None and getattr(aggregate, "uses_positions", False)
-        prediction: Prediction = aggregate(h, xy.to(h.device)) if placed else aggregate(h)  # type: ignore[union-attr]
-        return prediction
+        return aggregate_bag(aggregate, h, xy)
 
     return integrate_gradients(forward, _concatenate(blocks), logits, atoms)
 
@@ -144,6 +142,7 @@ def _find_exact(
         blocks = [_concatenate(blocks)]
     terms: list[Tensor] = []
     by_atom: Tensor | None = None
+    constant: Tensor | None = None
     for h in blocks:
         first = sum(map(len, terms))
         with torch.set_grad_enabled(atoms):
@@ -159,9 +158,11 @@ def _find_exact(
             block = torch.stack([_sum_by_atom(product, h) for product in products], dim=1)
             by_atom = block if by_atom is None else by_atom + block
         terms.append(found.terms.detach())
+        constant = found.constant.detach()
+    assert constant is not None  # a bag has at least one block
     return TileEvidence(
         torch.cat(terms).float().cpu().numpy(),
-        found.constant.detach().double().cpu().numpy(),
+        constant.double().cpu().numpy(),
         logits,
         atoms=None if by_atom is None else by_atom.cpu().numpy(),
     )

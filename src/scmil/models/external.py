@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ def plug_into(
     *,
     call: Mapping[str, Any] | None = None,
     attention: str = "softmax",
+    positions: str | None = None,
+    own_loss: Callable[[Prediction, Tensor], Tensor] | None = None,
     **sparse_coding: Any,
 ) -> MILModel:
     """Put sparse coding in front of an aggregator of another package.
@@ -37,13 +39,21 @@ def plug_into(
         call: Further arguments of the module's forward, such as `{"return_att": True}`.
         attention: `"softmax"` if the module returns scores before the softmax, `"weights"` if they
             already sum to one.
+        positions: Name of the argument of the module's forward that takes the positions (n, 2) of
+            the tiles, as in `Bag.xy`; with a batch axis if the features have one.
+        own_loss: A loss beside that of the bag: a function of the `Prediction` and the label, a
+            tensor (). `Prediction.extras` holds the tensors that the module returns after the
+            logits, in order.
         **sparse_coding: Options of `SparseCoding`.
 
     Returns:
-        A model with the module as aggregator; its attention is NaN if the module returns none.
+        A model with the module as aggregator; its attention is NaN if the module returns none. A
+        module that follows the interface of scmil's aggregators (`scmil.aggregators`) is used as it
+        is.
 
     Raises:
-        OptionError: If `attention` is unknown, or the module returns no logits for a bag.
+        OptionError: If `attention` is unknown, the module returns no logits for a bag, or an
+            aggregator of scmil gets options for modules of other packages.
 
     >>> class Mean(nn.Module):
     ...     def __init__(self): super().__init__(); self.head = nn.Linear(256, 3)
@@ -53,7 +63,18 @@ def plug_into(
     """
     if attention not in ("softmax", "weights"):
         raise OptionError(f"attention = {attention!r}. Known: softmax, weights.")
-    aggregate = ExternalAggregator(module, atoms, attention, dict(call or {}))
+    aggregate: nn.Module
+    if hasattr(module, "permutation_invariant") and hasattr(module, "embedding"):
+        if call or positions or own_loss:
+            raise OptionError(
+                f"{type(module).__name__} is an aggregator of scmil, so call, positions and "
+                "own_loss do not apply: its class declares them. Leave them out."
+            )
+        aggregate = module
+    else:
+        aggregate = ExternalAggregator(
+            module, atoms, attention, dict(call or {}), positions=positions, own_loss=own_loss
+        )
     return MILModel(nn.Identity(), SparseCoding(dim, atoms, **sparse_coding), aggregate, dim)
 
 
@@ -63,9 +84,20 @@ class ExternalAggregator(nn.Module):
     permutation_invariant = False  # not known
     embedding = Embedding()
 
-    def __init__(self, module: nn.Module, dim: int, attention: str, call: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        dim: int,
+        attention: str,
+        call: dict[str, Any],
+        *,
+        positions: str | None = None,
+        own_loss: Callable[[Prediction, Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.module, self.attention, self.call = module, attention, call
+        self.positions, self.uses_positions = positions, positions is not None
+        self.own_loss = own_loss
         self.batched = self._takes_a_batch(dim)
 
     def _takes_a_batch(self, dim: int) -> bool:
@@ -84,9 +116,7 @@ class ExternalAggregator(nn.Module):
                 try:
                     with torch.no_grad():
                         two, three = (
-                            _logits_of(
-                                self.module(bag[None] if batched else bag, **self.call)
-                            ).shape
+                            _logits_of(self._call(bag, _corners(bag), batched)).shape
                             for bag in bags
                         )
                 except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
@@ -108,18 +138,43 @@ class ExternalAggregator(nn.Module):
             "and let it pool the instances."
         )
 
-    def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
+    def _call(self, h: Tensor, xy: Tensor | None, batched: bool) -> Any:
+        """The output of the module for a bag."""
+        given = dict(self.call)
+        if self.positions is not None and xy is not None:
+            given[self.positions] = xy[None] if batched else xy
+        return self.module(h[None] if batched else h, **given)
+
+    def forward(self, h: Float[Tensor, "n d"], xy: Tensor | None = None) -> Prediction:
         """Call the module, and read logits and attention from its output."""
-        output = self.module(h[None] if self.batched else h, **self.call)
+        output = self._call(h, xy, self.batched)
         logits = as_logits(_logits_of(output).reshape(-1))
         scores = output[1] if isinstance(output, tuple | list) and len(output) > 1 else None
         if not isinstance(scores, Tensor) or scores.numel() % len(h):
             # Unknown: NaN cannot be mistaken for attention.
-            return Prediction(logits, h.new_full((len(h),), math.nan))
+            weights = h.new_full((len(h),), math.nan)
+            return Prediction(logits, weights, extras=self._extras(output))
         axis = max(i for i, size in enumerate(scores.shape) if size == len(h))
         scores = scores.movedim(axis, -1).reshape(-1, len(h))  # one row per head
         weights = torch.softmax(scores, dim=1) if self.attention == "softmax" else scores
-        return Prediction(logits, weights.mean(0))
+        return Prediction(logits, weights.mean(0), extras=self._extras(output))
+
+    def _extras(self, output: Any) -> tuple[Tensor, ...]:
+        """The tensors after the logits, for the own loss; dictionaries are searched too."""
+        if self.own_loss is None or not isinstance(output, tuple | list):
+            return ()
+        values = [
+            value
+            for part in output[1:]
+            for value in (part.values() if isinstance(part, Mapping) else [part])
+        ]
+        return tuple(value for value in values if isinstance(value, Tensor))
+
+
+def _corners(bag: Tensor) -> Tensor:
+    """Positions in a row, to try a module."""
+    x = 256 * torch.arange(len(bag), device=bag.device)
+    return torch.stack([x, torch.zeros_like(x)], 1)
 
 
 def _logits_of(output: Any) -> Tensor:

@@ -29,11 +29,12 @@ class MILModel(nn.Module):
     Args:
         embed: Maps features (n, dim) to embeddings (n, p).
         refine: `SparseCoding`, or `nn.Identity` for "w/o SC".
-        aggregate: Maps refined embeddings to a `Prediction`.
+        aggregate: Maps refined embeddings, and tile positions if it uses them, to a `Prediction`.
         dim: Dimension of the features, which is checked if it is given.
 
     Raises:
-        BagError: In `forward`, if the bag is empty or has NaN or infinite features.
+        BagError: In `forward`, if the bag is empty, has NaN or infinite features, or lacks the
+            tile positions that the aggregator uses.
         ShapeError: In `forward`, if the bag is not a matrix (n, dim).
 
     >>> from scmil.models.aggregators.dsmil import DSMIL
@@ -52,10 +53,10 @@ class MILModel(nn.Module):
         # The arguments of `build_model`; models without them cannot be saved.
         self.spec: dict[str, Any] | None = None
 
-    def forward(self, x: Float[Tensor, "n p"]) -> Prediction:
+    def forward(self, x: Float[Tensor, "n p"], xy: Tensor | None = None) -> Prediction:
         check_bag(x, self.dim)
-        prediction: Prediction = self.aggregate(self.refine(self.embed(x)))
-        return prediction
+        aggregators.check_xy(self.aggregate, xy, len(x))
+        return aggregators.aggregate_bag(self.aggregate, self.refine(self.embed(x)), xy)
 
     def probabilities(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
         """The class probabilities for logits: their softmax, or with `output="sigmoid"` one sigmoid
@@ -70,6 +71,7 @@ class MILModel(nn.Module):
     def loss(self, prediction: Prediction, label: Tensor | int) -> Tensor:
         """Loss of the bag and of its auxiliary logits, with the weights that the aggregator
         declares: cross-entropy; with `output="sigmoid"` the binary cross-entropy of the classes.
+        The `own_loss` of the aggregator, if it has one, is added.
 
         >>> model = build_model(8, 2, "dsmil", seed=0)
         >>> model.loss(model(torch.ones(3, 8)), 1).shape
@@ -80,8 +82,11 @@ class MILModel(nn.Module):
         loss = bag_weight * self._cross_entropy(prediction.logits, target)
         if prediction.auxiliary:
             further = torch.stack(prediction.auxiliary)
-            target = target.expand(len(further))
-            loss = loss + auxiliary_weight * self._cross_entropy(further, target)
+            expanded = target.expand(len(further))
+            loss = loss + auxiliary_weight * self._cross_entropy(further, expanded)
+        own_loss: Callable[[Prediction, Tensor], Tensor] | None
+        if (own_loss := getattr(self.aggregate, "own_loss", None)) is not None:
+            loss = loss + own_loss(prediction, target)
         return loss
 
     def _cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from scmil.errors import BagError
-from scmil.models.aggregators import Prediction
+from scmil.models.aggregators import Prediction, aggregate_bag, check_xy, uses_positions
 from scmil.models.aggregators.abmil import ABMIL
 from scmil.models.aggregators.dsmil import DSMIL
 from scmil.models.aggregators.dtfd import DTFD
@@ -73,19 +73,34 @@ class StreamedModel(Protocol):
     dim: int | None
     training: bool
 
-    def __call__(self, x: Tensor, /) -> Prediction: ...  # noqa: D102
+    def __call__(self, x: Tensor, xy: Tensor | None = None, /) -> Prediction: ...  # noqa: D102
     def train(self, mode: bool = True) -> Any: ...  # noqa: D102
     def parameters(self) -> Iterator[nn.Parameter]: ...  # noqa: D102
 
 
+def call_model(model: StreamedModel, x: Tensor, xy: Tensor | None = None) -> Prediction:
+    """Call a model with the features of a bag, and with `xy` only if its aggregator uses positions,
+    so that subclasses may define `forward(x)`.
+
+    >>> from scmil.models.model import build_model
+    >>> call_model(build_model(8, 3, "mean"), torch.ones(2, 8), torch.zeros(2, 2)).logits.shape
+    torch.Size([3])
+    """
+    return model(x, xy) if uses_positions(model.aggregate) else model(x)
+
+
 @torch.no_grad()
 def predict_bag(
-    model: StreamedModel, features: FeatureRows, on_block: BlockCallback | None = None
+    model: StreamedModel,
+    features: FeatureRows,
+    on_block: BlockCallback | None = None,
+    xy: Tensor | None = None,
 ) -> Prediction:
     """Predict a bag of any size, block by block if the modules of the model allow it.
 
     `on_block` receives the embedded and the refined rows of each block, once, in the order of the
-    bag, so that a caller can use them without a second pass through the model.
+    bag, so that a caller can use them without a second pass through the model. `xy` are the
+    positions of the tiles, for aggregators that use them.
 
     >>> from scmil.models.model import build_model
     >>> model = build_model(16, 2, "abmil-gated", embed=[8], seed=0)
@@ -96,31 +111,33 @@ def predict_bag(
     if model.training:
         model.train(False)
         try:
-            return predict_bag(model, features, on_block)
+            return predict_bag(model, features, on_block, xy)
         finally:
             model.train(True)
     kernel = _find_kernel(model.aggregate)
     if kernel is None or not _is_longer(features, BLOCK_ROWS) or not _rows_are_independent(model):
-        return _predict_whole(model, _as_input(features, model), on_block)
+        return _predict_whole(model, _as_input(features, model), on_block, xy)
     _check_dim(model, features)
     return kernel(model.aggregate, _RefinedBlocks(model, features, on_block))
 
 
-def _predict_whole(model: StreamedModel, x: Tensor, on_block: BlockCallback | None) -> Prediction:
+def _predict_whole(
+    model: StreamedModel, x: Tensor, on_block: BlockCallback | None, xy: Tensor | None
+) -> Prediction:
     """Predict from all rows at once."""
     if on_block is None:
-        return model(x)
+        return call_model(model, x, xy)
     check_bag(x, model.dim)
+    check_xy(model.aggregate, xy, len(x))
     embedded = model.embed(x)
     h = model.refine(embedded)
     for rows in _slice_rows(len(x)):
         on_block(embedded[rows], h[rows])
     del embedded
-    prediction: Prediction = model.aggregate(h)
-    return prediction
+    return aggregate_bag(model.aggregate, h, xy)
 
 
-def forward_bag(model: StreamedModel, features: Tensor) -> Prediction:
+def forward_bag(model: StreamedModel, features: Tensor, xy: Tensor | None = None) -> Prediction:
     """Predict a bag for training; for a large bag, embedding and sparse coding are recomputed in
     the backward pass.
 
@@ -129,8 +146,9 @@ def forward_bag(model: StreamedModel, features: Tensor) -> Prediction:
     from torch.utils.checkpoint import checkpoint
 
     if not _is_longer(features, RECOMPUTED_ROWS) or not _rows_are_independent(model):
-        return model(_as_input(features, model))
+        return call_model(model, _as_input(features, model), xy)
     _check_dim(model, features)
+    check_xy(model.aggregate, xy, len(features))
     aggregate, blocks = model.aggregate, _slice_rows(len(features))
     score = aggregate.score if type(aggregate) is ABMIL else None
 
@@ -143,8 +161,7 @@ def forward_bag(model: StreamedModel, features: Tensor) -> Prediction:
     parts = [checkpoint(refine_rows, features[rows], use_reentrant=False) for rows in blocks]
     h, *scores = (torch.cat(column) for column in zip(*parts, strict=True))
     if not scores:
-        prediction: Prediction = aggregate(h)
-        return prediction
+        return aggregate_bag(aggregate, h, xy)
     attention = torch.softmax(scores[0], dim=0)
     return Prediction(aggregate.classifier(attention @ h), attention)  # type: ignore[operator]
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from scmil.bags.bag import Bag
 from scmil.core.limits import bounded
 from scmil.errors import DataError, OptionError
+from scmil.models.aggregators import aggregate_bag, uses_positions
 from scmil.models.aggregators.abmil import ABMIL
 from scmil.models.aggregators.pooling import Pooling
 from scmil.models.evidence import TileEvidence, find_evidence, has_exact_evidence
@@ -239,8 +240,8 @@ def score_bag(
         )
     model.eval()
     unasked = CACHED_NUMBERS if has_exact_evidence(model.aggregate) else 0
-    tiles = _TileScores(model, math.inf if evidence else unasked)
-    prediction = predict_bag(model, bag.features, tiles.add_block)
+    tiles = _TileScores(model, bag.xy, math.inf if evidence else unasked)
+    prediction = predict_bag(model, bag.features, tiles.add_block, bag.xy)
     origin = _provenance_of_tiles(bag)
     size, mpp = origin.get("slide_size"), origin.get("slide_mpp")
     xy = bag.xy.numpy().astype(np.int64)
@@ -271,8 +272,9 @@ def score_bag(
 class _TileScores:
     """Collects the scores of the tiles while a prediction reads the rows."""
 
-    def __init__(self, model: MILModel, kept_numbers: float) -> None:
-        self._model, self._left = model, kept_numbers
+    def __init__(self, model: MILModel, xy: Tensor, kept_numbers: float) -> None:
+        self._model, self._xy, self._tiles = model, xy, 0
+        self._left = kept_numbers
         self.rows: list[Tensor] = []  # refined rows, or none if they are more numbers than wanted
         self.instance: list[Tensor] = []
         self.lam: list[Tensor] = []
@@ -283,7 +285,9 @@ class _TileScores:
         refine = self._model.refine
         self._left -= h.numel()
         self.rows = [*self.rows, h] if self._left >= 0 else []
-        logits = instance_logits(self._model.aggregate, h)
+        xy = self._xy[self._tiles : self._tiles + len(h)]
+        self._tiles += len(h)
+        logits = instance_logits(self._model.aggregate, h, xy)
         self.instance.append(self._model.probabilities(logits).cpu())
         if isinstance(refine, SparseCoding):
             self.lam.append(refine.sparsity(embedded)[:, 0].cpu())
@@ -308,8 +312,9 @@ def _provenance_of_tiles(bag: Bag) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def instance_logits(aggregate: torch.nn.Module, h: Tensor) -> Tensor:
-    """The logits (n, c) that an aggregator gives to n bags of one instance each.
+def instance_logits(aggregate: torch.nn.Module, h: Tensor, xy: Tensor | None = None) -> Tensor:
+    """The logits (n, c) that an aggregator gives to n bags of one instance each, at the positions
+    `xy` if it uses them.
 
     >>> from scmil.models import aggregators
     >>> instance_logits(aggregators.build("dsmil", 8, classes=3), torch.randn(5, 8)).shape
@@ -318,17 +323,20 @@ def instance_logits(aggregate: torch.nn.Module, h: Tensor) -> Tensor:
     # The weighted mean, or the maximum, of one instance is the instance itself.
     if type(aggregate) in (ABMIL, Pooling):
         return aggregate.classifier(h)  # type: ignore[operator]
+    columns = (h,) if xy is None or not uses_positions(aggregate) else (h, xy.to(h.device))
+
+    def logits_of(*instance: Tensor) -> Tensor:
+        return aggregate_bag(aggregate, *(column[None] for column in instance)).logits
+
     with warnings.catch_warnings():
         # torch warns about its own attention under vmap.
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
         try:
-            return torch.vmap(
-                lambda row: aggregate(row[None]).logits,
-                randomness="different",
-                chunk_size=VMAP_CHUNK,
-            )(h)
+            mapped = torch.vmap(logits_of, randomness="different", chunk_size=VMAP_CHUNK)
+            logits: Tensor = mapped(*columns)
+            return logits
         except RuntimeError:  # external modules that torch cannot map: one by one, the same numbers
-            return torch.stack([aggregate(row[None]).logits for row in h])
+            return torch.stack([logits_of(*instance) for instance in zip(*columns, strict=True)])
 
 
 def tile_spacing(bag_id: str, xy: NDArray[np.int64]) -> float:

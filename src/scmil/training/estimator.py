@@ -15,6 +15,7 @@ from scmil.bags.bag import Bag
 from scmil.bags.scaling import Scaling, moments
 from scmil.errors import BagError, DataError, MissingExtraError, ShapeError
 from scmil.models.model import build_model, check_bag
+from scmil.models.streaming import call_model
 from scmil.training.fitting import fit, predict
 from scmil.training.recipes import Recipe
 
@@ -141,7 +142,10 @@ class SCMILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     @torch.no_grad()
     def attention(self, bags: Bags) -> list[NDArray[np.float32]]:
         """The attention of the instances: one array per bag, which sums to one."""
-        return [self.model_(bag.features).attention.numpy() for bag in self._prepare_bags(bags)]
+        return [
+            call_model(self.model_, bag.features, bag.xy).attention.numpy()
+            for bag in self._prepare_bags(bags)
+        ]
 
     def _prepare_bags(self, bags: Bags) -> list[Bag]:
         """Check and scale bags for the fitted model."""

@@ -21,7 +21,7 @@ from scmil.bags.loader import Loader, ids_of, labels_of
 from scmil.core.memory import memory_is_kept
 from scmil.core.text import first_names
 from scmil.errors import BagError, DataError, OptionError
-from scmil.models.aggregators import Prediction
+from scmil.models.aggregators import Prediction, uses_positions
 from scmil.models.model import MILModel
 from scmil.models.streaming import forward_bag, predict_bag
 from scmil.sparse_coding.layer import SparseCoding
@@ -80,7 +80,8 @@ def fit(
 
     Raises:
         DataError: If there are no training bags, or bags without a label.
-        BagError: If the model cannot process a bag; the message names it.
+        BagError: If the model cannot process a bag, or its aggregator uses tile positions and a
+            bag has none; the message names it.
         OptionError: If weights, device or precision are invalid, or `recipe.patience` is set
             without validation bags.
         ModelFileError: If the checkpoint is damaged or belongs to another training.
@@ -110,6 +111,8 @@ def fit(
         )
         # With a single epoch no bag is read twice, so none is cached.
         loader = Loader(budget=None if recipe.epochs > 1 else 0)
+        check_positions(model, train, loader)
+        check_positions(model, valid or [], loader)
         state = TrainingState(
             model,
             optimiser,
@@ -128,6 +131,7 @@ def fit(
         for epoch in range(start, recipe.epochs):
             if _patience_is_over(state.history, recipe):
                 break
+            announce_epoch(model, epoch)
             state.history.train_loss.append(_train_epoch(state, train, recipe, seed, epoch))
             state.history.add_step(_longest_step(model))
             if valid is not None:
@@ -180,6 +184,28 @@ def check_labels(bags: Sequence[Bag]) -> None:
         raise DataError(
             f"bags without a label: {first_names(unlabelled, 5)}. Label them, or leave them out."
         )
+
+
+def check_positions(model: MILModel, bags: Sequence[Bag], loader: Loader | None = None) -> None:
+    """Raise BagError with the names of bags without tile positions if the model's aggregator uses
+    them. Every bag is read for it; other models read none.
+    """
+    if not uses_positions(model.aggregate):
+        return
+    loader = loader or Loader(budget=0)
+    if missing := [bag.id for bag in loader.read(bags) if bag.xy is None]:
+        raise BagError(
+            f"bags without tile positions: {first_names(missing, 5)}. "
+            f"The aggregator {type(model.aggregate).__name__} uses them: encode the slides with "
+            "scmil encode, import features together with their coordinates, or choose another "
+            "aggregator."
+        )
+
+
+def announce_epoch(model: MILModel, epoch: int) -> None:
+    """Call the `set_epoch` of an aggregator that has one."""
+    if (set_epoch := getattr(model.aggregate, "set_epoch", None)) is not None:
+        set_epoch(epoch)
 
 
 def weigh_classes(
@@ -330,11 +356,9 @@ def _predict_all(model: MILModel, bags: Iterable[Bag]) -> Tensor:
     return torch.stack([model.probabilities(one).cpu() for one in logits])
 
 
-def _apply_to_bag(
-    function: Callable[[MILModel, Tensor], Prediction], model: MILModel, bag: Bag
-) -> Prediction:
-    """Apply a function to the features of a bag; errors name the bag."""
+def _apply_to_bag(function: Callable[..., Prediction], model: MILModel, bag: Bag) -> Prediction:
+    """Apply a function to the features and positions of a bag; errors name the bag."""
     try:
-        return function(model, bag.features)
+        return function(model, bag.features, xy=bag.xy)
     except BagError as error:
         raise type(error)(f"bag {bag.id!r}: {error}") from None

@@ -8,8 +8,10 @@ bag, so both give the same weights (`tests/unit/training/test_folds.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,14 @@ from scmil.core.jobs.processes import process_pool
 from scmil.core.memory import memory_is_kept
 from scmil.errors import OptionError, SplitError
 from scmil.models.model import MILModel
-from scmil.training.fitting import check_class_weights, check_labels
+from scmil.models.streaming import call_model
+from scmil.training.fitting import (
+    announce_epoch,
+    check_class_weights,
+    check_labels,
+    check_positions,
+    fit,
+)
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.stack import Stack
@@ -56,7 +65,8 @@ def fit_folds(
     class_weights: Sequence[Sequence[float]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FoldsHistory:
-    """Train one model per split, all at the same time, in place.
+    """Train one model per split, all at the same time, in place; models whose aggregator declares
+    `stackable = False` one after the other.
 
     Args:
         models: One model for each split; they may differ only in their weights.
@@ -77,6 +87,7 @@ def fit_folds(
 
     Raises:
         DataError: If there are no bags, or bags without a label.
+        BagError: If the aggregator uses tile positions and a bag has none; the message names it.
         SplitError: If the numbers of models and splits differ, or are zero.
         OptionError: If `look` or `class_weights` are invalid.
 
@@ -98,11 +109,12 @@ def fit_folds(
         )
     if look not in ("every", "last"):
         raise OptionError(f"look = {look!r}: 'every' or 'last' is expected.")
+    check_positions(models[0], bags)
     weights = None if class_weights is None else _stack_class_weights(class_weights, bags, splits)
     task = _FoldsTask(tuple(bags), recipe, seed, standardise, look, weights)
     if jobs <= 1 or len(models) == 1:
         with memory_is_kept():
-            return _fit_stack(task, models, splits, progress)
+            return _fit_models(task, models, splits, progress)
     return _fit_in_processes(task, models, splits, min(jobs, len(models)), progress)
 
 
@@ -130,6 +142,69 @@ def _stack_class_weights(
     return torch.tensor([check_class_weights(row, labels) for row in rows])
 
 
+def _fit_models(
+    task: _FoldsTask,
+    models: Sequence[MILModel],
+    splits: Sequence[Split],
+    progress: Callable[[int], None] | None,
+) -> FoldsHistory:
+    """Train models in this process: stacked, or one after the other."""
+    if getattr(models[0].aggregate, "stackable", True):
+        return _fit_stack(task, models, splits, progress)
+    return _fit_one_by_one(task, models, splits, progress)
+
+
+def _fit_one_by_one(
+    task: _FoldsTask,
+    models: Sequence[MILModel],
+    splits: Sequence[Split],
+    progress: Callable[[int], None] | None,
+) -> FoldsHistory:
+    """Train each model with `fit`; `progress` follows the first one."""
+    inputs = _ScaledBags(task.bags, splits, task.standardise)
+    recipe = replace(task.recipe, patience=None)  # as in a stack, which has no early stopping
+    losses = np.zeros((recipe.epochs, len(models)))
+    evaluations: dict[int, list[NDArray[np.float32]]] = {}
+
+    def evaluate(fold: int, epoch: int) -> None:
+        if task.look == "every" or epoch == recipe.epochs:
+            evaluated = _evaluate_fold(models[fold].eval(), inputs, fold)
+            evaluations.setdefault(epoch - 1, []).append(evaluated)
+        if progress and fold == 0:
+            progress(epoch)
+
+    for fold, (model, split) in enumerate(zip(models, splits, strict=True)):
+        train = [
+            replace(task.bags[position], features=inputs.features(position, fold))
+            for position in split.train
+        ]
+        weights = None if task.class_weights is None else task.class_weights[fold].tolist()
+        losses[:, fold] = fit(
+            model,
+            train,
+            None,
+            recipe,
+            seed=task.seed,
+            progress=partial(evaluate, fold),
+            class_weights=weights,
+        ).train_loss
+    return FoldsHistory(_fill_epochs(recipe.epochs, evaluations), losses)
+
+
+def _fill_epochs(
+    epochs: int, evaluations: Mapping[int, Sequence[NDArray[np.float32]]]
+) -> NDArray[np.float32]:
+    """Probabilities (epochs, folds, bags, classes); NaN in epochs and folds without evaluation."""
+    parts = list(chain(*evaluations.values()))
+    folds = len(next(iter(evaluations.values())))
+    probabilities = np.full((epochs, folds, *max(part.shape for part in parts)), np.nan, np.float32)
+    for epoch, by_fold in evaluations.items():
+        for fold, part in enumerate(by_fold):
+            if len(part):
+                probabilities[epoch, fold] = part
+    return probabilities
+
+
 def _fit_stack(
     task: _FoldsTask,
     models: Sequence[MILModel],
@@ -142,47 +217,47 @@ def _fit_stack(
     inputs = _ScaledBags(task.bags, splits, task.standardise)
     training_folds = inputs.training_folds()
     losses = np.zeros((recipe.epochs, len(models)))
-    evaluations: dict[int, NDArray[np.float32]] = {}
+    evaluations: dict[int, list[NDArray[np.float32]]] = {}
     with own_randomness():
         for epoch in range(recipe.epochs):
             stack.model.train()
+            announce_epoch(stack.model, epoch)
             for position in epoch_order(ids, task.seed, epoch):
                 if not len(active := training_folds[position]):
                     continue
                 torch.manual_seed(step_seed(task.seed, epoch, ids[position]))
-                label = int(task.bags[position].label or 0)
+                bag = task.bags[position]
+                label = int(bag.label or 0)
                 weights = None if task.class_weights is None else task.class_weights[:, label]
-                loss = stack.step(inputs.features(position), label, active, epoch, weights)
+                x = inputs.features(position)
+                loss = stack.step(x, label, active, epoch, weights, bag.xy)
                 losses[epoch, active] += loss[active]
             if task.look == "every" or epoch == recipe.epochs - 1:
                 stack.unstack(models)  # after the last epoch this is also the result
-                evaluations[epoch] = _evaluate_folds(models, inputs)
+                # The models run one by one: for a small bag this is faster than a stack.
+                evaluations[epoch] = [
+                    _evaluate_fold(model, inputs, fold) for fold, model in enumerate(models)
+                ]
             if progress:
                 progress(epoch + 1)
     losses /= [len(split.train) for split in splits]
-    shape = next(iter(evaluations.values())).shape
-    probabilities = np.full((recipe.epochs, *shape), np.nan, np.float32)
-    for epoch, evaluation in evaluations.items():
-        probabilities[epoch] = evaluation
-    return FoldsHistory(probabilities, losses)
+    return FoldsHistory(_fill_epochs(recipe.epochs, evaluations), losses)
 
 
 @torch.no_grad()
-def _evaluate_folds(models: Sequence[MILModel], inputs: _ScaledBags) -> NDArray[np.float32]:
-    """Probabilities (folds, bags, classes) of the test and validation bags of each fold.
-
-    The models run one by one: for a prediction of a small bag this is faster than a stack.
+def _evaluate_fold(model: MILModel, inputs: _ScaledBags, fold: int) -> NDArray[np.float32]:
+    """Probabilities (bags, classes) of the test and validation bags of a fold; (0, 0) if it has
+    none.
     """
-    probabilities: NDArray[np.float32] | None = None
-    for fold, (model, split) in enumerate(zip(models, inputs.splits, strict=True)):
-        for position in (*split.test, *split.valid):
-            logits = model(inputs.features(position, fold)).logits
-            predicted = model.probabilities(logits).float().numpy()
-            if probabilities is None:
-                shape = (len(models), len(inputs.bags), len(predicted))
-                probabilities = np.full(shape, np.nan, np.float32)
-            probabilities[fold, position] = predicted
-    return np.empty((0, 0, 0), np.float32) if probabilities is None else probabilities
+    probabilities = np.empty((0, 0), np.float32)
+    split = inputs.splits[fold]
+    for position in (*split.test, *split.valid):
+        logits = call_model(model, inputs.features(position, fold), inputs.bags[position].xy).logits
+        predicted = model.probabilities(logits).float().numpy()
+        if not len(probabilities):
+            probabilities = np.full((len(inputs.bags), len(predicted)), np.nan, np.float32)
+        probabilities[position] = predicted
+    return probabilities
 
 
 class _ScaledBags:
@@ -240,7 +315,7 @@ def _fit_in_processes(
         torch.set_num_threads(1)
         try:
             with memory_is_kept():
-                first = _fit_stack(
+                first = _fit_models(
                     _select_folds(task, parts[0]),
                     [models[f] for f in parts[0]],
                     [splits[f] for f in parts[0]],
@@ -277,7 +352,7 @@ def _fit_and_return_weights(
     """Train in another process; returns the weights of each model, and the history."""
     torch.set_num_threads(1)
     with memory_is_kept():
-        history = _fit_stack(task, models, splits, None)
+        history = _fit_models(task, models, splits, None)
     return [
         {name: tensor.numpy() for name, tensor in model.state_dict().items()} for model in models
     ], history

@@ -10,11 +10,12 @@ from itertools import chain
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.optim.adam import adam
 
 from scmil.models.model import MILModel
+from scmil.models.streaming import call_model
 from scmil.training.fitting import modules_of
 from scmil.training.optimisers import clip_each, make_optimiser
 from scmil.training.recipes import Recipe
@@ -45,16 +46,23 @@ class Stack:
             recipe.optimiser == "adam" and recipe.clip is None and recipe.schedule != "time-decay"
         )
         self.optimiser = (_Adam if simple else _AnyOptimiser)(models[0], recipe, self.blocks)
-        self._losses = stacked_losses(models[0]) or self._mapped_losses
-        self._map = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="same")
-
-    def _mapped_losses(self, parameters: Parameters, x: Tensor, label: Tensor) -> Tensor:
-        return self._map(dict(parameters), self.buffers, x, label)
+        self._losses = stacked_losses(models[0])
+        self._bag_loss = _BagLoss(models[0])
+        self._map = vmap(self._loss, in_dims=(0, 0, 0, None, None), randomness="same")
 
     def _loss(
-        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, label: Tensor
+        self,
+        parameters: Parameters,
+        buffers: Parameters,
+        x: Tensor,
+        label: Tensor,
+        xy: Tensor | None,
     ) -> Tensor:
-        return self.model.loss(functional_call(self.model, (parameters, buffers), (x,)), label)
+        tensors = {
+            f"model.{name}": tensor for name, tensor in (*parameters.items(), *buffers.items())
+        }
+        loss: Tensor = functional_call(self._bag_loss, tensors, (x, label, xy))
+        return loss
 
     def step(
         self,
@@ -63,9 +71,13 @@ class Stack:
         active: NDArray[np.intp],
         epoch: int,
         weights: Tensor | None = None,
+        xy: Tensor | None = None,
     ) -> NDArray[np.float64]:
         """Take a step for the active folds; returns the losses of all folds."""
-        losses = self._losses(self.parameters, x, torch.tensor(label))
+        if self._losses is not None:
+            losses = self._losses(self.parameters, x, torch.tensor(label))
+        else:
+            losses = self._map(dict(self.parameters), self.buffers, x, torch.tensor(label), xy)
         if weights is not None:
             losses = losses * weights.to(losses.dtype)
         learned = [self.parameters[name] for name in self.learned]
@@ -82,6 +94,19 @@ class Stack:
                     parameter.copy_(self.parameters[name][fold])
                 if model.training:
                     model.eval()
+
+
+class _BagLoss(nn.Module):
+    """The loss of a model on a bag as one module, because an aggregator's own loss may use its
+    weights too.
+    """
+
+    def __init__(self, model: MILModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, label: Tensor, xy: Tensor | None) -> Tensor:
+        return self.model.loss(call_model(self.model, x, xy), label)
 
 
 # Numbers per model below which calling an optimiser costs more than its arithmetic.

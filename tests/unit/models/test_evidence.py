@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from scmil import Bag, build_model
 from scmil.errors import DataError, OptionError
 from scmil.models import aggregators
-from scmil.models.aggregators import Evidence, Prediction
+from scmil.models.aggregators import Evidence, Prediction, aggregate_bag
 from scmil.models.evidence import (
     STEPS,
     TileEvidence,
@@ -46,9 +46,7 @@ def positions(n: int) -> Tensor:
 
 @torch.no_grad()
 def predict(aggregate: nn.Module, h: Tensor) -> Prediction:
-    placed = getattr(aggregate, "uses_positions", False)
-    prediction: Prediction = aggregate(h, positions(len(h))) if placed else aggregate(h)
-    return prediction
+    return aggregate_bag(aggregate, h, positions(len(h)))
 
 
 @torch.no_grad()

@@ -12,7 +12,17 @@ An aggregator is any `nn.Module` that
 - declares `loss_weights` if it returns `auxiliary` logits: the weight of the loss of the bag, and
   that of the mean auxiliary loss;
 - may have `clip_groups()`: the modules whose gradients a recipe with `clip` clips separately; by
-  default its children.
+  default its children;
+- may declare `uses_positions = True`. It is then called as `forward(h, xy)`, where `xy (n, 2)` are
+  the corners of the tiles in level-0 pixels, as in `Bag.xy`; a bag without them is rejected;
+- may have a loss of its own beside the loss of the bag: `own_loss(prediction, label)` returns a
+  scalar, which `MILModel.loss` adds. The tensors that it needs are in `Prediction.extras`. `label`
+  is a tensor () with the number of the class;
+- may declare `stackable = False` if `torch.func` cannot map it over folds, for example because
+  `own_loss` changes buffers (queues, running means). Its folds are trained one after the other.
+  State that changes during training belongs in buffers, so that checkpoints contain it;
+- may have `set_epoch(epoch)`, which training calls before each epoch, counted from 0, for losses
+  that start later. Until the first call all losses are active;
 - may have `evidence(h, attention)` if its head is linear after pooling: see `Evidence`. All others
   get integrated gradients (`scmil.models.evidence`).
 
@@ -32,6 +42,7 @@ from torch import Tensor, nn
 
 from scmil.core.registry import Entry, Registry
 from scmil.core.shapes import Float
+from scmil.errors import BagError, ShapeError
 
 
 class Prediction(NamedTuple):
@@ -43,11 +54,13 @@ class Prediction(NamedTuple):
             modules that return none.
         auxiliary: Further logits (c,) that are trained with the label of the bag: DSMIL's critical
             instance, DTFD's pseudo-bags, MI-Net's deep supervision.
+        extras: Tensors that the aggregator's `own_loss` needs, of any shape.
     """
 
     logits: Float[Tensor, " c"]
     attention: Float[Tensor, " n"]
     auxiliary: tuple[Float[Tensor, " c"], ...] = ()
+    extras: tuple[Tensor, ...] = ()
 
 
 class Evidence(NamedTuple):
@@ -169,6 +182,52 @@ def build(name: str, dim: int, classes: int, **options: Any) -> nn.Module:
     True
     """
     return registry.build(name, dim, classes, **options)
+
+
+def uses_positions(aggregate: nn.Module) -> bool:
+    """Whether an aggregator takes the positions of the tiles, as `forward(h, xy)`.
+
+    >>> uses_positions(build("abmil", 64, classes=2))
+    False
+    """
+    return bool(getattr(aggregate, "uses_positions", False))
+
+
+def check_xy(aggregate: nn.Module, xy: Tensor | None, n: int) -> None:
+    """Raise BagError if an aggregator that uses positions gets none, ShapeError for any but n."""
+    if not uses_positions(aggregate):
+        return
+    if xy is None:
+        raise BagError(MISSING_POSITIONS)
+    if tuple(xy.shape) != (n, 2):
+        raise ShapeError(
+            f"positions of shape {tuple(xy.shape)}, but ({n}, 2) is needed, x and y of each tile."
+        )
+
+
+MISSING_POSITIONS = (
+    "the bag has no tile positions, which the aggregator uses. Encode it with scmil encode, "
+    "import features together with their coordinates, or choose another aggregator."
+)
+
+
+def aggregate_bag(
+    aggregate: nn.Module, h: Float[Tensor, "n d"], xy: Tensor | None = None
+) -> Prediction:
+    """Apply an aggregator to the refined embeddings of a bag; `xy` is passed on only to those that
+    use positions.
+
+    >>> import torch
+    >>> aggregate_bag(build("abmil", 8, classes=2), torch.ones(3, 8)).attention.shape
+    torch.Size([3])
+    """
+    check_xy(aggregate, xy, len(h))
+    prediction: Prediction = (
+        aggregate(h, xy.to(h.device))
+        if xy is not None and uses_positions(aggregate)
+        else aggregate(h)
+    )
+    return prediction
 
 
 def glorot_(module: nn.Module) -> nn.Module:

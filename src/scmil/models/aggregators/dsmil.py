@@ -104,7 +104,7 @@ class DSMIL(nn.Module):
         weight = self.bag_classifier.weight.view(-1, A.shape[1], v.shape[1])  # (c, streams, d)
         terms = sum(A[:, s, None] * (v @ weight[:, s].T) for s in range(A.shape[1]))
         linear = isinstance(self.values, nn.Identity)
-        return as_evidence(Evidence(terms, self.bag_classifier.bias, linear))  # type: ignore[arg-type]
+        return as_evidence(Evidence(terms, self.bag_classifier.bias, linear))
 
     def conclude(
         self,
