@@ -59,6 +59,14 @@ def atlas(
             help="Compare classes only on slides that were not used to train the model.",
         ),
     ] = False,
+    evidence: Annotated[
+        bool,
+        typer.Option(
+            "--evidence",
+            help="Also compute the contributions of the atoms to the logits by integrated "
+            "gradients, which is slow, if they are not exact.",
+        ),
+    ] = False,
     key: Key = None,
     format_name: Format = None,
     device: Device = "auto",
@@ -72,7 +80,8 @@ def atlas(
 
     An atom is a learned column of the dictionary of the sparse coding layer; a tile is represented
     by a few atoms. For each atom, the atlas shows the tiles with the largest codes, how often the
-    atom is used in each class, the attention of these tiles, and the atoms it occurs with. The
+    atom is used in each class, the attention of these tiles, its contribution to each class logit,
+    and the atoms it occurs with. The
     output is a page (index.html), a CSV table, a GeoJSON file per slide for QuPath, and JSON.
     Slides that fail are listed in OUT/failures.csv and skipped. Existing results are kept if
     their inputs have not changed.
@@ -88,6 +97,7 @@ def atlas(
             tiles=tiles,
             per_slide=per_slide,
             held_out=held_out,
+            evidence=evidence,
             seed=seed,
             device=device_of(device),
             overwrite=overwrite,

@@ -45,11 +45,19 @@ def heatmap(
         str,
         typer.Option(
             help="Score to draw: attention, ratio (attention x number of tiles), probability (of a "
-            "bag that contains only this tile) or probability:CLASS; with sparse coding also "
+            "bag that contains only this tile) or probability:CLASS, evidence (contribution of the "
+            "tile to the logit) or evidence:CLASS; with sparse coding also "
             "lambda (sparsity parameter), sparsity (fraction of zero codes) or atom:K (code of "
             "atom K)."
         ),
     ] = "attention",
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Model folder of another fold or seed. May be repeated. The spread of the score "
+            "over all models is drawn as a further panel."
+        ),
+    ] = None,
     same_scale: Annotated[
         bool,
         typer.Option("--same-scale", help="Use one colour scale for all slides."),
@@ -101,7 +109,7 @@ def heatmap(
         )
     with progress_bars(as_json) as bars:
         drawn = draw_heatmaps(
-            model,
+            [model, *(also or [])],
             opened,
             out,
             score=score,

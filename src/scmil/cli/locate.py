@@ -48,7 +48,8 @@ def locate_(
         str,
         typer.Option(
             help="Score of a tile: probability (of a bag that contains only this tile), "
-            "probability:CLASS, ratio (attention x number of tiles), weighted (ratio x probability "
+            "probability:CLASS, evidence (contribution of the tile to the logit), evidence:CLASS, "
+            "ratio (attention x number of tiles), weighted (ratio x probability "
             "of the slide); with sparse coding also lambda (sparsity parameter), sparsity "
             "(fraction of zero codes) or atom:K (code of atom K)."
         ),

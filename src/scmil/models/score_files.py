@@ -23,10 +23,12 @@ from scmil.core.limits import PIXELS, bounded
 from scmil.core.safe_io import DAMAGE, npz_arrays
 from scmil.core.tables import read_json
 from scmil.errors import DataError
+from scmil.models.evidence import STEPS, TileEvidence
 from scmil.models.tile_scores import Codes, Scores
 
 FORMAT = "scmil-maps-1"
 PAGE, FOLDER = "maps.json", "scores"
+EVIDENCE = ("tiles", "constant", "logits", "atoms")  # arrays of a `TileEvidence`
 
 
 def scores_path(folder: str | Path, slide_id: str) -> Path:
@@ -48,6 +50,7 @@ def write_scores(scores: Scores, folder: str | Path) -> Path:
         "slide_digest": scores.slide_digest,
         "made_from": scores.made_from,
         "atoms": None if scores.codes is None else scores.codes.atoms,
+        "evidence_steps": None if scores.evidence is None else scores.evidence.steps,
     }
     arrays: dict[str, Any] = {
         "page": np.frombuffer(json.dumps(page).encode(), np.uint8),
@@ -61,6 +64,9 @@ def write_scores(scores: Scores, folder: str | Path) -> Path:
         arrays |= {
             f"code_{name}": getattr(scores.codes, name) for name in ("values", "columns", "starts")
         }
+    if scores.evidence is not None:
+        parts = {name: getattr(scores.evidence, name) for name in EVIDENCE}
+        arrays |= {f"evidence_{name}": part for name, part in parts.items() if part is not None}
     content = io.BytesIO()
     np.savez(content, **arrays)
     path = scores_path(folder, scores.id)
@@ -79,10 +85,14 @@ def read_scores(path: str | Path) -> Scores:
             if page["atoms"]
         }
         codes = Codes(**parts, atoms=page["atoms"]) if parts else None
+        evidence = _pop_evidence(page, arrays)
         del page["atoms"]
         size = None if page["slide_size"] is None else tuple(page["slide_size"])
         scores = Scores(
-            **{**page, "classes": tuple(page["classes"]), "slide_size": size}, **arrays, codes=codes
+            **{**page, "classes": tuple(page["classes"]), "slide_size": size},
+            **arrays,
+            codes=codes,
+            evidence=evidence,
         )
         _check_scores(scores)
         return scores
@@ -95,6 +105,28 @@ def read_scores(path: str | Path) -> Scores:
             f"{path} is damaged or not a file of scores ({error}). "
             "Delete it, and create it again: scmil heatmap MODEL BAGS"
         ) from None
+
+
+def _pop_evidence(page: dict[str, Any], arrays: dict[str, Any]) -> TileEvidence | None:
+    """Take the evidence, if there is any, out of the contents of a file."""
+    steps = page.pop("evidence_steps", None)  # files of earlier versions have none
+    found = {name: arrays.pop(f"evidence_{name}", None) for name in EVIDENCE}
+    if steps is None:
+        return None
+    if type(steps) is not int or not 0 <= steps <= max(STEPS):
+        raise ValueError(f"evidence_steps = {steps!r}")
+    return TileEvidence(**found, steps=steps)
+
+
+def _check_evidence(evidence: TileEvidence, n: int, c: int, atoms: int | None) -> None:
+    """Raise if the arrays of the evidence do not belong to n tiles and c classes."""
+    shapes = {"tiles": (n, c), "constant": (c,), "logits": (c,), "atoms": (2 * (atoms or 0), c)}
+    for name, expected in shapes.items():
+        array = getattr(evidence, name)
+        if array is None and name == "atoms":
+            continue
+        if array is None or array.dtype.kind != "f" or array.shape != expected:
+            raise ValueError(f"evidence_{name} is not an array of floats of the shape {expected}")
 
 
 def _check_scores(scores: Scores) -> None:
@@ -121,6 +153,9 @@ def _check_scores(scores: Scores) -> None:
             raise ValueError(f"{name} has the shape {array.shape} instead of {expected}")
     if scores.codes is not None:
         _check_codes(scores.codes, n)
+    if scores.evidence is not None:
+        atoms = None if scores.codes is None else scores.codes.atoms
+        _check_evidence(scores.evidence, n, c, atoms)
 
 
 def _check_numbers(scores: Scores) -> None:

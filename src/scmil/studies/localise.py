@@ -37,7 +37,7 @@ def froc_of_model(settings: RunSettings, bags: BagSet, model: MILModel, split: S
     rule, hits = rule_of(own), []
     for bag in bags.subset([i for i in split.test if bags.ids[i] not in own.exclude]):
         truth = find_ground_truth(own.annotations, bag.id, bag.label, own.class_name)
-        scores = score_bag(model, bag)
+        scores = score_bag(model, bag, evidence=localisation.is_evidence(rule.score))
         mpp = own.mpp or scores.slide_mpp
         if truth.area is None:
             raise DataError(_cannot_score(bag.id, truth.source))

@@ -44,6 +44,7 @@ def score_folder(
     bags: BagSet,
     out: str | Path | None = None,
     *,
+    evidence: bool = False,
     device: str = "cpu",
     progress: Callable[[int], None] | None = None,
 ) -> ScoredSlides:
@@ -56,6 +57,8 @@ def score_folder(
         model: The model folder.
         bags: The bags.
         out: The folder of the scores; by default `maps/` in the model folder.
+        evidence: Whether all slides need the evidence of their tiles. Otherwise it is computed
+            only where it is exact, see `score_bag`.
         device: Where the model runs.
         progress: Called with the number of slides that are done.
 
@@ -85,6 +88,7 @@ def score_folder(
             if (
                 slides.get(bag_id, {}).get("made_from") != made_from
                 or not scores_path(out, bag_id).is_file()
+                or (evidence and "evidence_error" not in slides[bag_id])
             ):
                 bag = _relabelled(bags[position], bags.classes, study["classes"])
                 with record_mismatch(foreign):
@@ -94,6 +98,7 @@ def score_folder(
                     scale_as_recorded(bag, study["scaling"]),
                     tuple(study["classes"]),
                     study["threshold"],
+                    evidence=evidence,
                 )
                 if not np.isfinite(scores.probabilities).all():
                     raise BagError(nan_message(bag_id))
@@ -126,6 +131,7 @@ def _made_from(model_sha256: str, marked: Mark, bags: BagSet, position: int) -> 
 
 
 def _summary(scores: Scores) -> dict[str, Any]:
+    found = scores.evidence
     return {
         "label": scores.label,
         "patient": scores.patient,
@@ -134,6 +140,7 @@ def _summary(scores: Scores) -> dict[str, Any]:
         "predicted": scores.predicted,
         "effective_tiles": round(scores.effective_tiles, 2),
         "slide_digest": scores.slide_digest,
+        **({} if found is None else {"evidence_error": float(np.abs(found.errors).max())}),
     }
 
 

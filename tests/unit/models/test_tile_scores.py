@@ -132,7 +132,8 @@ def test_an_unknown_score_raises_with_a_list_of_the_known_ones(kind: str, says: 
 
 def test_without_sparse_coding_there_are_no_atoms() -> None:
     scores = scored()
-    assert scores.kinds() == ["attention", "ratio", "probability:normal", "probability:tumour"]
+    of_class = [f"{kind}:{name}" for kind in ("probability", "evidence") for name in scores.classes]
+    assert scores.kinds() == ["attention", "ratio", *of_class]
     with pytest.raises(
         OptionError, match=r"the model has no sparse coding\. Train a model with --sc"
     ):

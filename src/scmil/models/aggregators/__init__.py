@@ -22,7 +22,9 @@ An aggregator is any `nn.Module` that
   `own_loss` changes buffers (queues, running means). Its folds are trained one after the other.
   State that changes during training belongs in buffers, so that checkpoints contain it;
 - may have `set_epoch(epoch)`, which training calls before each epoch, counted from 0, for losses
-  that start later. Until the first call all losses are active.
+  that start later. Until the first call all losses are active;
+- may have `evidence(h, attention)` if its head is linear after pooling: see `Evidence`. All others
+  get integrated gradients (`scmil.models.evidence`).
 
 To add one, write a file in this folder and decorate the class with
 `@register("its-name", "what it does")`; the contract tests include it automatically. Other packages
@@ -60,6 +62,29 @@ class Prediction(NamedTuple):
     attention: Float[Tensor, " n"]
     auxiliary: tuple[Float[Tensor, " c"], ...] = ()
     extras: tuple[Tensor, ...] = ()
+
+
+class Evidence(NamedTuple):
+    """The exact contributions of the instances of a bag to its logits:
+    `logits = constant + terms.sum(0)`.
+
+    An aggregator that can be written in this form has a method `evidence(h, attention)`, which
+    returns an `Evidence`, or None if its options make the head non-linear. `attention` is that of
+    its `Prediction`. The term of an instance depends on its own row of `h` and on its weight in the
+    pooling, and on nothing else: weights are taken as given, without gradient. If the attention
+    contains all that is needed of the other rows, the aggregator also declares
+    `evidence_by_rows = True`; the method is then called with blocks of rows.
+
+    Args:
+        terms: Contribution (n, c) of each instance to each logit.
+        constant: The part (c,) of the logits that no instance contributes: the bias of the head.
+        linear: Whether a term is linear in its row of `h`, so that it is a sum over the dimensions
+            of `h`, which are the atoms behind sparse coding.
+    """
+
+    terms: Float[Tensor, "n c"]
+    constant: Float[Tensor, " c"]
+    linear: bool = True
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -128,6 +153,25 @@ class Aggregator(Protocol):
     embedding: ClassVar[Embedding]
 
     def __call__(self, h: Float[Tensor, "n d"]) -> Prediction: ...
+
+
+def linear_evidence(
+    head: nn.Linear, h: Float[Tensor, "n d"], weights: Float[Tensor, ...]
+) -> Evidence:
+    """The evidence of `logits = W z + b` with `z = sum_i a_i h_i`: the terms `a_i w_c . h_i` and
+    the constant b. The weights are one per instance, or one per instance and dimension.
+
+    >>> import torch
+    >>> head = nn.Linear(2, 2)
+    >>> _ = head.weight.data.copy_(torch.tensor([[1.0, 0], [0, -2]])), head.bias.data.fill_(0.5)
+    >>> found = linear_evidence(head, torch.tensor([[4.0, 0], [0, 4]]), torch.tensor([0.25, 0.75]))
+    >>> found.terms.tolist(), found.constant.tolist()
+    ([[1.0, 0.0], [0.0, -6.0]], [0.5, 0.5])
+    """
+    weights = weights.detach()
+    if weights.ndim == 1:
+        return Evidence(weights[:, None] * (h @ head.weight.T), head.bias)
+    return Evidence((weights * h) @ head.weight.T, head.bias)
 
 
 registry: Registry[nn.Module] = Registry("aggregator")

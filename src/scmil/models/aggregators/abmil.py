@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.models.aggregators import Embedding, Evidence, Prediction, linear_evidence, register
 
 
 class AttentionScore(nn.Module):
@@ -46,6 +46,7 @@ class ABMIL(nn.Module):
     """
 
     permutation_invariant = True
+    evidence_by_rows = True
     embedding = Embedding(widths=(512,), bias=False)
 
     def __init__(self, dim: int, classes: int, hidden: int = 128, gated: bool = False) -> None:
@@ -56,3 +57,7 @@ class ABMIL(nn.Module):
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
         attention = torch.softmax(self.score(h), dim=0)
         return Prediction(self.classifier(attention @ h), attention)
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
+        """The terms `a_k w_c . h_k`, and the bias."""
+        return linear_evidence(self.classifier, h, attention)

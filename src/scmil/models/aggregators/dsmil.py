@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
-from scmil.models.aggregators.heads import as_logits, outputs
+from scmil.models.aggregators import Embedding, Evidence, Prediction, register
+from scmil.models.aggregators.heads import as_evidence, as_logits, outputs
 
 
 @register("dsmil", "similarity to the critical instance")
@@ -86,12 +86,25 @@ class DSMIL(nn.Module):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
-        scores = self.instance_classifier(h)  # (n, streams)
-        best, critical = scores.max(0)
-        q = self.query(h)
-        # (n, streams), over the instances.
-        A = torch.softmax(q @ q[critical].T / math.sqrt(q.shape[1]), dim=0)
+        best, critical = self.instance_classifier(h).max(0)  # (streams,)
+        A = self._stream_weights(h, critical)
         return self.conclude(A.T @ self.values(h), A.mean(1), best)
+
+    def _stream_weights(
+        self, h: Float[Tensor, "n d"], critical: Tensor
+    ) -> Float[Tensor, "n streams"]:
+        """The weights of the instances in each stream, given the critical instances."""
+        q = self.query(h)
+        return torch.softmax(q @ q[critical].T / math.sqrt(q.shape[1]), dim=0)
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
+        """The terms `sum_s A_ks w_cs . v_k` over the streams s, and the bias."""
+        A = self._stream_weights(h, self.instance_classifier(h).max(0).indices).detach()
+        v = self.values(h)
+        weight = self.bag_classifier.weight.view(-1, A.shape[1], v.shape[1])  # (c, streams, d)
+        terms = sum(A[:, s, None] * (v @ weight[:, s].T) for s in range(A.shape[1]))
+        linear = isinstance(self.values, nn.Identity)
+        return as_evidence(Evidence(terms, self.bag_classifier.bias, linear))
 
     def conclude(
         self,

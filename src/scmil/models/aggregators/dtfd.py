@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.models.aggregators import Embedding, Evidence, Prediction, linear_evidence, register
 from scmil.models.aggregators.abmil import ABMIL
 
 
@@ -54,6 +54,25 @@ class DTFD(nn.Module):
             for group, prediction in zip(members, tier1, strict=True)
         ]
         return self.conclude(members, tier1, torch.cat(distilled))
+
+    @property
+    def evidence_by_rows(self) -> bool:
+        """Whether the attention is the weight in the pooling: not if only extremes are pooled."""
+        return self.distill == "afs"
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
+        """The terms of tier 2: with `maxmin`, those of the instances that are distilled."""
+        if self.distill != "afs":
+            members = self.split(len(h))
+            chosen = [
+                group[self.extremes(self.project(h[group]), self.tier1(h[group]))]
+                for group in members
+            ]
+            extremes = torch.cat(chosen)
+            attention = h.new_zeros(len(h)).index_add(
+                0, extremes, self.tier2(h[extremes]).attention
+            )
+        return linear_evidence(self.tier2.classifier, h, attention)
 
     def clip_groups(self) -> list[nn.Module]:
         """The modules whose gradients the authors clip separately, without the embedding."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from scmil.models.aggregators import Evidence
+
 
 def outputs(classes: int) -> int:
     """The number of learned scores for a number of classes.
@@ -25,5 +27,16 @@ def as_logits(scores: Tensor) -> Tensor:
 
     >>> as_logits(torch.tensor([1.5]))
     tensor([0.0000, 1.5000])
+    >>> as_logits(torch.tensor([[1.5], [-2.0]])).tolist()
+    [[0.0, 1.5], [0.0, -2.0]]
     """
-    return torch.cat([torch.zeros_like(scores), scores]) if scores.shape[0] == 1 else scores
+    if scores.shape[-1] != 1:
+        return scores
+    return torch.cat([torch.zeros_like(scores), scores], dim=-1)
+
+
+def as_evidence(scores: Evidence) -> Evidence:
+    """Turn the evidence of learned scores into that of one logit per class: the first of two
+    classes has the logit 0, to which no instance contributes.
+    """
+    return scores._replace(terms=as_logits(scores.terms), constant=as_logits(scores.constant))

@@ -6,9 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, glorot_, register
-from scmil.models.aggregators.heads import as_logits, outputs
-from scmil.models.aggregators.pooling import pool
+from scmil.models.aggregators import (
+    Embedding,
+    Evidence,
+    Prediction,
+    glorot_,
+    linear_evidence,
+    register,
+)
+from scmil.models.aggregators.heads import as_evidence, as_logits, outputs
+from scmil.models.aggregators.pooling import pool, pooling_weights
 
 # Keras' dense layers: Glorot-uniform weights, zero biases.
 KERAS_CLASSICAL = Embedding(widths=(256, 128, 64), glorot=True)
@@ -42,6 +49,17 @@ class InstanceMINet(nn.Module):
         pooled, attention = pool(torch.sigmoid(scores), self.pooling)
         return Prediction(as_logits(torch.logit(pooled, eps=1e-6)), attention)
 
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence | None:
+        """The score, without the bias, of the instance that has the maximum; none for the means of
+        probabilities.
+        """
+        if self.pooling != "max":
+            return None
+        weights = pooling_weights(self.classifier(h), "max")
+        assert weights is not None  # of the maximum
+        terms = weights * (h @ self.classifier.weight.T)
+        return as_evidence(Evidence(terms, self.classifier.bias))
+
 
 @register("mi-net", "maximum after three layers and dropout")
 class MINet(nn.Module):
@@ -63,6 +81,13 @@ class MINet(nn.Module):
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
         z, attention = pool(self.dropout(h), self.pooling)
         return Prediction(as_logits(self.classifier(z)), attention)
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence | None:
+        """The terms of the dimensions whose maximum an instance has; none for `lse`."""
+        weights = pooling_weights(h, self.pooling)
+        return (
+            None if weights is None else as_evidence(linear_evidence(self.classifier, h, weights))
+        )
 
 
 class _Tapped(nn.Module):
@@ -88,6 +113,17 @@ class _Tapped(nn.Module):
             bags.append(z)
             shares.append(share)
         return bags, torch.stack(shares).mean(0)
+
+    def weighted(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "n w"] | None:
+        """The share of each instance in the sum of the pooled bags; None for `lse`."""
+        total: Tensor | None = None
+        for layer in self.layers:
+            h = torch.relu(layer(h))
+            weights = pooling_weights(h, self.pooling)
+            if weights is None:
+                return None
+            total = weights * h if total is None else total + weights * h
+        return total
 
 
 @register("mi-net-ds", "MI-Net with deep supervision")
@@ -140,3 +176,11 @@ class ResidualMINet(nn.Module):
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
         bags, attention = self.tapped(h)
         return Prediction(as_logits(self.classifier(torch.stack(bags).sum(0))), attention)
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence | None:
+        """The terms of the dimensions, over the three layers, whose maximum an instance has."""
+        shares = self.tapped.weighted(h)
+        if shares is None:
+            return None
+        terms = shares @ self.classifier.weight.T
+        return as_evidence(Evidence(terms, self.classifier.bias, linear=False))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.models.aggregators import Embedding, Evidence, Prediction, linear_evidence, register
 
 
 @register("max", "maximum of the embeddings", pool="max")
@@ -31,6 +31,16 @@ class Pooling(nn.Module):
         z, attention = pool(h, self.pool)
         return Prediction(self.classifier(z), attention)
 
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence | None:
+        """The terms of the mean, or of the dimensions whose maximum an instance has."""
+        weights = attention if self.evidence_by_rows else pooling_weights(h, self.pool)
+        return None if weights is None else linear_evidence(self.classifier, h, weights)
+
+    @property
+    def evidence_by_rows(self) -> bool:
+        """Whether the attention is the weight in the pooling."""
+        return self.pool == "mean"
+
 
 def pool(h: Float[Tensor, "n d"], how: str) -> tuple[Float[Tensor, " d"], Float[Tensor, " n"]]:
     """Pool over the instances; returns the result and the share of each instance in it.
@@ -43,10 +53,28 @@ def pool(h: Float[Tensor, "n d"], how: str) -> tuple[Float[Tensor, " d"], Float[
     if how == "mean":
         return h.mean(0), h.new_full((n,), 1 / n)
     if how == "max":
-        z = h.amax(0)
-        winners = (h.detach() == z).to(h.dtype)  # after ReLU many instances share a maximum of zero
-        return z, (winners / winners.sum(0)).mean(1)
+        return h.amax(0), _winner_shares(h).mean(1)
     if how == "lse":
         # log-mean-exp: MINNs' code calls it log-sum-exp, and divides by n.
         return torch.logsumexp(h, 0) - h.new_tensor(n).log(), torch.softmax(h, 0).mean(-1)
     raise ValueError(f"unknown pooling {how!r}. Known: mean, max, lse.")
+
+
+def pooling_weights(h: Float[Tensor, "n d"], how: str) -> Float[Tensor, "n d"] | None:
+    """The weight of each instance in each dimension of the pooled vector, without gradient; None
+    if the pooling is not a weighted sum.
+
+    >>> pooling_weights(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), "max")
+    tensor([[0.0000, 0.5000],
+            [1.0000, 0.5000]])
+    """
+    if how == "mean":
+        return torch.full_like(h, 1 / len(h), requires_grad=False)
+    return _winner_shares(h) if how == "max" else None
+
+
+def _winner_shares(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """1 for the instance that has the maximum of a dimension, divided if several have it."""
+    h = h.detach()
+    winners = (h == h.amax(0)).to(h.dtype)  # after ReLU many instances share a maximum of zero
+    return winners / winners.sum(0)

@@ -13,13 +13,16 @@ from scmil.report.html.markup import Markup, element
 
 
 class Thumbnail(NamedTuple):
-    """A thumbnail: name, linked file, small JPEG, facts; `verdict` is "right", "wrong" or empty."""
+    """A thumbnail: name, linked file, small JPEG, facts; `verdict` is "right", "wrong" or empty;
+    `links` are texts and further files.
+    """
 
     name: str
     file: str
     jpeg: bytes
     facts: Sequence[str]
     verdict: str = ""
+    links: Sequence[tuple[str, str]] = ()
 
 
 def contact_sheet(
@@ -53,6 +56,7 @@ def _thumbnail_figure(card: Thumbnail) -> Markup:
         element("span", card.verdict, class_=f"badge {card.verdict}") if card.verdict else None
     )
     facts = [element("p", fact) for fact in card.facts]
+    facts += [element("p", element("a", text, href=quote(file))) for text, file in card.links]
     words = element("figcaption", element("a", card.name, href=place), " ", verdict, *facts)
     return element("figure", element("a", picture, href=place, tabindex="-1"), words)
 

@@ -20,6 +20,7 @@ from scmil.stats.localisation.detections import (
     Rule,
     TileScores,
     detect_lesions,
+    is_evidence,
     tile_values,
 )
 from scmil.stats.localisation.froc import (
@@ -59,6 +60,7 @@ __all__ = [
     "find_lesions",
     "froc",
     "froc_intervals",
+    "is_evidence",
     "score_tiles",
     "tile_values",
     "tumour_shares",

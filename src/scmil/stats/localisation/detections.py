@@ -69,12 +69,14 @@ class Rule:
 
     @property
     def floor(self) -> float:
-        """The score that a detection must exceed: 0 for peaks; for components 0.5, or the average
-        of attention.
+        """The score that a detection must exceed: 0 for peaks and for evidence; for components
+        0.5, or the average of attention.
         """
         if self.least is not None:
             return self.least
-        return 0.0 if self.kind == "peaks" else 1.0 if self.score == "ratio" else 0.5
+        if self.kind == "peaks" or is_evidence(self.score):
+            return 0.0
+        return 1.0 if self.score == "ratio" else 0.5
 
     def radius_of(self, tile_um: float) -> float:
         """The radius of suppression for tiles of this size, in microns."""
@@ -86,6 +88,15 @@ class Detections(NamedTuple):
 
     probability: Numbers
     xy: NDArray[np.int64]
+
+
+def is_evidence(score: str) -> bool:
+    """Whether a score is the evidence for a class.
+
+    >>> is_evidence("evidence:tumour"), is_evidence("evidence"), is_evidence("ratio")
+    (True, True, False)
+    """
+    return score.partition(":")[0] == "evidence"
 
 
 def tile_values(scores: TileScores, name: str) -> Numbers:

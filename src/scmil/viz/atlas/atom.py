@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from scmil.report.html.markup import MINUS, p_equals
+from scmil.viz.atlas.evidence import CohortEvidence
 
 SIGNS = ("+", MINUS)
 SMALLEST = 0.0005  # smaller fractions are not written as numbers
@@ -32,6 +35,22 @@ class Partner(NamedTuple):
         return f"{self.atom}{self.sign}"
 
 
+class Contribution(NamedTuple):
+    """The contribution of an atom to a logit: mean over patients, with its 95 % interval."""
+
+    mean: float
+    low: float | None = None  # None for a single patient
+    high: float | None = None
+
+    def __str__(self) -> str:
+        ends = (
+            ""
+            if self.low is None or self.high is None
+            else f" (95 % interval {signed(self.low)} to {signed(self.high)})"
+        )
+        return signed(self.mean) + ends
+
+
 @dataclass(frozen=True)
 class Atom:
     """One row of the atlas; without labels there are no numbers by class and no comparison."""
@@ -54,6 +73,10 @@ class Atom:
     together: tuple[Partner, ...] = ()
     duplicate_of: int | None = None
     tiles: tuple[Tile, ...] = ()
+    # Contribution of its codes of this sign to each logit; empty without evidence.
+    evidence: Mapping[str, Contribution] = field(default_factory=dict)
+    # Mean contribution of its codes of the other sign.
+    evidence_opposite: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def dead(self) -> bool:
@@ -92,6 +115,9 @@ class Atom:
             parts.append(
                 f"tiles that use it get {_ratio_text(self.attention)} the average attention"
             )
+        if self.evidence:
+            name = max(self.evidence, key=lambda each: abs(self.evidence[each].mean))
+            parts.append(f"it contributes {self.evidence[name]} to the logit of {name}")
         if self.together:
             parts.append(
                 f"it goes together with atom{'s'[: len(self.together) - 1]} "
@@ -134,6 +160,8 @@ class Atlas:
     tiles: int
     compared: Mapping[str, int]  # patients of each class that were compared
     failed: Mapping[str, str] = field(default_factory=dict)  # slides whose scores could not be read
+    # Contributions of the atoms to the logits; None if the scores have no evidence.
+    evidence: CohortEvidence | None = None
 
     @property
     def ranked(self) -> list[Atom]:
@@ -148,6 +176,18 @@ class Atlas:
             ),
         )
 
+    def decisive(self, name: str, count: int) -> list[tuple[str, Contribution]]:
+        """The atoms, by name with sign, that contribute most to the logit of a class."""
+        if self.evidence is None:
+            return []
+        place, m = self.classes.index(name), len(self.atoms)
+        order = np.argsort(-np.abs(self.evidence.mean[:, place]), kind="stable")[:count]
+        return [
+            (f"{side % m}{SIGNS[side // m]}", contribution_of(self.evidence, side, place))
+            for side in order.tolist()
+            if self.evidence.mean[side, place]
+        ]
+
     @property
     def dead(self) -> list[Atom]:
         """Atoms that no tile uses."""
@@ -157,6 +197,22 @@ class Atlas:
     def duplicates(self) -> list[Atom]:
         """Atoms that duplicate another atom, which is used more often."""
         return [atom for atom in self.atoms if atom.duplicate_of is not None]
+
+
+def contribution_of(evidence: CohortEvidence, side: int, place: int) -> Contribution:
+    """The contribution of one sign of an atom to the logit of one class."""
+    mean, *ends = (float(getattr(evidence, name)[side, place]) for name in ("mean", "low", "high"))
+    low, high = (round(end, 6) if np.isfinite(end) else None for end in ends)
+    return Contribution(round(mean, 6), low, high)
+
+
+def signed(number: float) -> str:
+    """A number with its sign and two significant digits.
+
+    >>> signed(0.3141), signed(-12.0), signed(0.0)
+    ('+0.31', '−12', '0')
+    """
+    return f"{number:+.2g}".replace("-", MINUS) if number else "0"
 
 
 def percent(share: float) -> str:

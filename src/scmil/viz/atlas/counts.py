@@ -23,8 +23,9 @@ from scmil.errors import DataError, OptionError
 from scmil.models.tile_scores import Scores
 from scmil.stats.groups import group_positions
 from scmil.stats.significance import holm
-from scmil.viz.atlas.atom import SIGNS, Atlas, Atom, Partner, Tile
+from scmil.viz.atlas.atom import SIGNS, Atlas, Atom, Partner, Tile, contribution_of
 from scmil.viz.atlas.compare import Array, ClassComparison, compare_use
+from scmil.viz.atlas.evidence import CohortEvidence, SlideEvidence, summarise_evidence
 
 ROWS = 4096  # tiles at a time; a block of dense codes has that many rows
 ALIKE = 0.95  # cosine or correlation from which two atoms are one
@@ -103,6 +104,7 @@ class _Sums:
         self.labels: list[int | None] = []
         self.owners: list[str] = []
         self.best: list[list[Tile]] = [[] for _ in range(2 * atoms)]
+        self.evidence: list[SlideEvidence | None] = []
 
     def add(self, scores: Scores, label: int | None, patient: str | None) -> None:
         """Count one slide."""
@@ -127,6 +129,11 @@ class _Sums:
         self.shares.append((uses / len(scores)).astype(np.float32))
         self.labels.append(label)
         self.owners.append(patient or scores.id)
+        self.evidence.append(
+            None
+            if scores.evidence is None
+            else SlideEvidence.of(scores.id, self.owners[-1], scores.evidence)
+        )
         for side in np.flatnonzero(uses).tolist():
             sign = 1 if side < self.atoms else -1
             found = [_make_tile(scores, tile, sign * value) for tile, value in strongest.of(side)]
@@ -192,6 +199,8 @@ def _assemble_atlas(
         corrected = np.ones(2 * sums.atoms)
         used = sums.uses > 0
         corrected[used] = holm(compared.p[used])
+    contributed = [slide for slide in sums.evidence if slide is not None]
+    evidence = summarise_evidence(contributed, seed) if contributed else None
     rows = _Rows(
         sums,
         shares,
@@ -200,10 +209,11 @@ def _assemble_atlas(
         corrected,
         _find_duplicates(sums, dictionary),
         _gram_cosines(sums.gram),
+        evidence,
     )
     counts = {sums.classes[label]: int((labels == label).sum()) for label in present}
     atoms = tuple(rows.atom(atom) for atom in range(sums.atoms))
-    return Atlas(atoms, sums.classes, len(sums.shares), sums.tiles, counts, dict(failed))
+    return Atlas(atoms, sums.classes, len(sums.shares), sums.tiles, counts, dict(failed), evidence)
 
 
 def _mean_shares_by_patient(sums: _Sums) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -262,6 +272,7 @@ class _Rows(NamedTuple):
     corrected: Array | None
     duplicates: Mapping[int, int]
     cosines: Array
+    evidence: CohortEvidence | None
 
     def atom(self, atom: int) -> Atom:
         side, other = self._sides(atom)
@@ -288,8 +299,21 @@ class _Rows(NamedTuple):
             together=self._together(side),
             duplicate_of=self.duplicates.get(atom),
             tiles=tuple(sums.best[side]),
+            **self._contributions(side, other),
         )
         return row if self.compared is None else _with_comparison(row, self, side)
+
+    def _contributions(self, side: int, other: int) -> dict[str, Any]:
+        """The contributions of both signs of an atom to the logits."""
+        if self.evidence is None:
+            return {}
+        named = list(enumerate(self.sums.classes))
+        return {
+            "evidence": {name: contribution_of(self.evidence, side, at) for at, name in named},
+            "evidence_opposite": {
+                name: _round(self.evidence.mean[other, at]) for at, name in named
+            },
+        }
 
     def _sides(self, atom: int) -> tuple[int, int]:
         """The columns of both signs: first the one that separates the classes better, or without

@@ -4,6 +4,8 @@ and JSON for the viewer.
     atlas/index.html              the page; it needs only the files in this folder
     atlas/atlas.csv               one row per atom
     atlas/atlas.json              the same as JSON, see below
+    atlas/evidence.csv            contribution of each atom to each logit, one row per slide and
+                                  class; only if the scores have evidence
     atlas/tiles/<atom>/<k>.jpg    the tiles that use an atom most, k from 0
     atlas/qupath/<slide>.geojson  one detection per tile, classified by its strongest atom
 
@@ -20,6 +22,9 @@ class), `held_out` (whether only slides outside of training and validation were 
     difference, low, high   of the fractions, with its 95 % confidence interval; null without labels
     p                       corrected for all atoms and signs; null without labels
     attention               mean attention ratio of the tiles that use it, weighted by |code|
+    evidence                {class: [mean, low, high]}: its contribution to the logit with this
+                            sign, mean over patients with its 95 % interval; empty without evidence
+    evidence_opposite       {class: mean} with the other sign
     together                up to three numbers of atoms that the same tiles use
     together_signs          their signs
     dead, duplicate_of      whether no tile uses it; the atom that it duplicates, or null
@@ -42,11 +47,13 @@ from scmil.core.outputs import Outputs
 from scmil.core.tables import csv_bytes
 from scmil.core.text import encode_utf8
 from scmil.errors import DataError, OptionError
+from scmil.models.evidence import has_exact_evidence
 from scmil.studies import load_trained_model, score_folder
-from scmil.viz.atlas.atom import Atlas, Atom
+from scmil.viz.atlas.atom import SIGNS, Atlas, Atom
 from scmil.viz.atlas.counts import build_atlas
 from scmil.viz.atlas.crops import Progress, cut_crops, delete_stale_crops
-from scmil.viz.atlas.page import atlas_page
+from scmil.viz.atlas.evidence import evidence_table
+from scmil.viz.atlas.page import EVIDENCE_FILE, atlas_page
 from scmil.viz.atlas.qupath import atoms_geojson
 
 if TYPE_CHECKING:
@@ -81,6 +88,7 @@ def make_atlas(
     tiles: int = 10,
     per_slide: int = 3,
     held_out: bool = False,
+    evidence: bool = False,
     seed: int = 0,
     device: str = "cpu",
     overwrite: bool = False,
@@ -91,8 +99,9 @@ def make_atlas(
     Slides without tile scores are scored first. Classes are compared by the labels of `bags`; with
     `held_out`, only on slides outside of the training and validation splits of the model. Tiles are
     cropped from the slides in the folder `slides`; without it there are no pictures. Slides that
-    fail are logged in `failures.csv` and skipped. Files in `out` that were not written by this
-    function are rejected, unless `overwrite`.
+    fail are logged in `failures.csv` and skipped. The contributions of the atoms to the logits are
+    shown if they are exact, or with `evidence` from integrated gradients. Files in `out` that were
+    not written by this function are rejected, unless `overwrite`.
     """
     network, study = load_trained_model(model)
     dictionary = getattr(network.refine, "dictionary", None)
@@ -104,7 +113,11 @@ def make_atlas(
     out = Path(model) / "maps" / "atlas" if out is None else Path(out)
     sources = None if slides is None else _find_slides_by_id(slides)
     scored = score_folder(
-        model, bags, device=device, progress=_stage_progress(progress, "scoring", len(bags))
+        model,
+        bags,
+        evidence=evidence or has_exact_evidence(network.aggregate),
+        device=device,
+        progress=_stage_progress(progress, "scoring", len(bags)),
     )
     scores = _ScoreSubset(scored.scores, [bag_id for bag_id in bags.ids if bag_id in scored.scores])
     seen = {bag_id for part, ids in study["split"].items() if part != "test" for bag_id in ids}
@@ -126,7 +139,8 @@ def make_atlas(
     size_px = study["contract"].get("size_px") or SIZE_PX
     outputs = Outputs(out, STAGE, overwrite)
     outputs.check(
-        *(out / name for name in PAGES), *(_qupath_file(out, bag_id) for bag_id in scores)
+        *(out / name for name in (*PAGES, EVIDENCE_FILE)),
+        *(_qupath_file(out, bag_id) for bag_id in scores),
     )
     digests = {
         bag_id: slide.get("slide_digest") for bag_id, slide in scored.scores.page["slides"].items()
@@ -255,6 +269,11 @@ def _write_pages(
     )
     for name, content in zip(PAGES, contents, strict=True):
         outputs.write(outputs.folder / name, content)
+    table = outputs.folder / EVIDENCE_FILE
+    if atlas.evidence is not None:
+        outputs.write(table, evidence_table(atlas.evidence, atlas.classes, SIGNS))
+    elif table in list(outputs.written()):
+        outputs.remove(table)
 
 
 def _atom_record(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, Any]:
@@ -267,6 +286,8 @@ def _atom_record(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, 
         **{name: getattr(atom, name) for name in (*USE, *COMPARISON, "attention")},
         "by_class": dict(atom.by_class),
         "use_by_class": dict(atom.use_by_class),
+        "evidence": {name: list(each) for name, each in atom.evidence.items()},
+        "evidence_opposite": dict(atom.evidence_opposite),
         "together": [partner.atom for partner in atom.together],
         "together_signs": [partner.sign for partner in atom.together],
         "dead": atom.dead,
@@ -279,12 +300,15 @@ def _atom_record(atom: Atom, files: Mapping[tuple[int, int], str]) -> dict[str, 
 def _atom_table(rows: list[dict[str, Any]], classes: tuple[str, ...]) -> bytes:
     plain = (*USE, "attention", *COMPARISON)
     shares = [f"used_{name}" for name in classes] + [f"use_in_{name}" for name in classes]
+    shares += [f"evidence_{name}{end}" for name in classes for end in ("", "_low", "_high")]
     table: list[list[Any]] = [[*plain, *shares, "together", "dead", "duplicate_of", "sentence"]]
     for row in rows:
         together = " ".join(
             f"{atom}{sign}" for atom, sign in zip(row["together"], row["together_signs"])
         )
         by_class = [row[key].get(name) for key in ("by_class", "use_by_class") for name in classes]
+        for name in classes:
+            by_class += row["evidence"].get(name, [None] * 3)
         table.append(
             [
                 *(row[name] for name in plain),

@@ -8,8 +8,11 @@ from typing import Any
 
 from scmil.report.html.document import html_document, read_asset
 from scmil.report.html.markup import Markup, element
-from scmil.viz.atlas.atom import SIGNS, Atlas, Atom, Tile, percent
+from scmil.viz.atlas.atom import SIGNS, Atlas, Atom, Contribution, Tile, percent, signed
 from scmil.viz.atlas.counts import ALIKE
+
+DECISIVE = 10  # atoms per class in the table of contributions
+EVIDENCE_FILE = "evidence.csv"
 
 
 def atlas_page(
@@ -30,6 +33,7 @@ def atlas_page(
         if atlas.compared and _leakage_caution(facts)
         else None,
         _how_to_read(atlas, facts),
+        _decisive_atoms(atlas),
         _search_form(bool(significant)),
         element(
             "div", *(_atom_section(atom, files, atlas, facts) for atom in atlas.ranked), id="atoms"
@@ -116,6 +120,54 @@ def _how_to_read(atlas: Atlas, facts: Mapping[str, Any]) -> Markup:
         element("summary", "How to read this page"),
         *(element("p", text) for text in paragraphs),
     )
+
+
+def _decisive_atoms(atlas: Atlas) -> Markup | None:
+    """The atoms that contribute most to the logit of each class, with intervals."""
+    found = atlas.evidence
+    if found is None:
+        return None
+    tables = []
+    for name in atlas.classes:
+        rows = [
+            element(
+                "tr",
+                element("td", element("a", each, href=f"#atom-{each[:-1]}")),
+                *(element("td", text) for text in _contribution_cells(contribution)),
+            )
+            for each, contribution in atlas.decisive(name, DECISIVE)
+        ]
+        header = element("tr", *(element("th", text) for text in ("atom", "mean", "95 % interval")))
+        nothing = f"No atom contributes to the logit of {name}, which is constant."
+        tables.append(
+            element(
+                "div",
+                element("h3", f"Logit of {name}"),
+                element("table", element("thead", header), element("tbody", *rows))
+                if rows
+                else element("p", nothing, class_="note"),
+            )
+        )
+    how = "exactly" if found.exact else "by integrated gradients"
+    text = (
+        "The logit of a slide is a constant plus the contributions of all atoms, computed "
+        f"{how}: positive contributions raise the logit. Means over {found.patients} patients "
+        f"({len(found.slides)} slides), intervals by a bootstrap over patients; the largest "
+        f"completeness error is {found.largest_error:.1e}. All slides and atoms: {EVIDENCE_FILE}."
+    )
+    return element(
+        "section",
+        element("h2", "Contributions of atoms to the logits"),
+        element("p", text, class_="note"),
+        element("div", *tables, class_="decisive"),
+        id="decisive",
+    )
+
+
+def _contribution_cells(contribution: Contribution) -> tuple[str, str]:
+    low, high = contribution.low, contribution.high
+    ends = "one patient" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+    return signed(contribution.mean), ends
 
 
 def _search_form(some_significant: bool) -> Markup:

@@ -111,8 +111,8 @@ def scale_for(score: str, parts: Iterable[Numbers], same: bool = False) -> Scale
 
     Attention is shown by rank because it is heavy-tailed: by value, its maximum would leave all
     other tiles in one colour. (The ratio shows attention by value.) A probability ranges from 0 to
-    1, the code of an atom has zero in the middle. All other scores, and scales that are the same
-    for all slides, range from percentile 1 to percentile 99.
+    1, the code of an atom and evidence have zero in the middle. All other scores, and scales that
+    are the same for all slides, range from percentile 1 to percentile 99.
 
     >>> values = [np.arange(5.0)]
     >>> scale_for("attention", values).description
@@ -128,11 +128,10 @@ def scale_for(score: str, parts: Iterable[Numbers], same: bool = False) -> Scale
     if not same and kind == "probability":
         return Scale(0, 1)
     whose = "of all slides, the same for all" if same else "of this slide"
-    if kind == "atom":
+    if kind in ("atom", "evidence"):
         [bound] = percentiles((np.abs(values[values != 0]) for values in parts), [99]) or [1.0]
-        return Scale(
-            -bound, bound, signed=True, note=f"percentile 99 of the tiles that use it {whose}"
-        )
+        tiles = "tiles that use it" if kind == "atom" else "absolute values"
+        return Scale(-bound, bound, signed=True, note=f"percentile 99 of the {tiles} {whose}")
     lowest, low, high, highest = percentiles(parts, [0, 1, 99, 100])
     low, high = (low, high) if low < high else (lowest, highest)
     return Scale(low, high, note=f"percentiles 1 to 99 {whose}")

@@ -21,8 +21,16 @@ NARROWEST_PX = 900  # so that the texts fit
 BAR_SHARE = 0.2  # maximum length of the scale bar, as a fraction of the width
 
 
+class ColourBar(NamedTuple):
+    """A colour bar: its title, its scale, and the values that it shows."""
+
+    title: str
+    scale: Scale
+    values: NDArray[Any]
+
+
 class Sheet(NamedTuple):
-    """The picture, and the position of its last panel: left, top, right, bottom."""
+    """The picture, and the position of its main panel: left, top, right, bottom."""
 
     picture: Image
     panel: tuple[int, int, int, int]
@@ -33,19 +41,19 @@ def draw_sheet(
     title: str,
     lines: Sequence[str],
     warning: str,
-    scale: Scale,
-    values: NDArray[Any],
-    bar: str,
+    bars: Sequence[ColourBar],
+    main: int = -1,
 ) -> Sheet:
-    """Arrange panels side by side, or below each other if they are wide, with title, colour bar and
-    texts.
+    """Arrange panels side by side, or below each other if they are wide, with title, colour bars
+    and texts.
 
-    `bar` is the title of the colour bar. A warning is shown in a frame below the title.
+    `main` is the number of the panel that stands for the sheet on other pages. A warning is shown
+    in a frame below the title.
 
     >>> from PIL import Image
     >>> panel = Image.new("RGB", (600, 400))
-    >>> values = np.arange(5.0)
-    >>> sheet = draw_sheet([panel, panel], "slide 1", ["tumour"], "", Scale(), values, "attention")
+    >>> bar = ColourBar("attention", Scale(), np.arange(5.0))
+    >>> sheet = draw_sheet([panel, panel], "slide 1", ["tumour"], "", [bar])
     >>> sheet.picture.width, sheet.panel[2] - sheet.panel[0]
     (1236, 600)
     """
@@ -68,9 +76,9 @@ def draw_sheet(
     )
     below = top + rows * (panels[0].height + GAP_PX)
     texts = [line for each in lines for line in words.wrapped(each)]
-    named = small.wrapped(f"{bar}, {scale.description}")
-    end_of_bar = below + small.step * (len(named) + 2) + size + 2 * GAP_PX
-    height = end_of_bar + words.step * len(texts) + GAP_PX
+    named = [small.wrapped(f"{bar.title}, {bar.scale.description}") for bar in bars]
+    heights = [small.step * (len(lines) + 2) + size + 2 * GAP_PX for lines in named]
+    height = below + sum(heights) + words.step * len(texts) + GAP_PX
     sheet = pillow.new("RGB", (width, height), PAPER)
     draw = drawing.Draw(sheet)
     at = head.write(draw, above[0], GAP_PX // 2)
@@ -84,15 +92,20 @@ def draw_sheet(
         draw.rectangle(box, fill=(255, 243, 214), outline=(230, 159, 0), width=2)
         words.write(draw, above[1], at + GAP_PX, indent=GAP_PX, colour=(122, 75, 0))
     indent = (width - columns * (panels[0].width + GAP_PX) + GAP_PX) // 2
+    places = []
     for number, panel in enumerate(panels):
         x = indent + number % columns * (panel.width + GAP_PX)
         y = top + number // columns * (panel.height + GAP_PX)
         sheet.paste(panel, (x, y))
         draw.rectangle((x - 1, y - 1, x + panel.width, y + panel.height), outline=FRAME)
-    bar_top = small.write(draw, named, below)
-    _draw_colour_bar(draw, small, scale, values, (GAP_PX, bar_top, min(width - GAP_PX, 720), size))
-    words.write(draw, texts, end_of_bar)
-    return Sheet(sheet, (x, y, x + panel.width, y + panel.height))
+        places.append((x, y, x + panel.width, y + panel.height))
+    for bar, heading, taken in zip(bars, named, heights, strict=True):
+        bar_top = small.write(draw, heading, below)
+        place = (GAP_PX, bar_top, min(width - GAP_PX, 720), size)
+        _draw_colour_bar(draw, small, bar.scale, bar.values, place)
+        below += taken
+    words.write(draw, texts, below)
+    return Sheet(sheet, places[main])
 
 
 def draw_scale_bar(picture: Image, microns_per_px: float) -> None:

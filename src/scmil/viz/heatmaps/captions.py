@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scmil.models.tile_scores import Scores
+from scmil.stats.localisation import is_evidence
 
 # Thresholds on the effective number of tiles: collapsed below the first two, flat above the third.
 FEW, FEW_SHARE, FLAT_SHARE = 5, 0.1, 0.9
@@ -64,6 +65,53 @@ def attention_warning(effective: float, tiles: int) -> str:
     return ""
 
 
+def evidence_lines(scores: Scores, score: str) -> list[str]:
+    """How to read the evidence for a class: the signs, the sum, and the completeness error."""
+    found = scores.evidence
+    if found is None or not is_evidence(score):
+        return []
+    name, place = evidence_class(score, scores.classes)
+    total = found.tiles[:, place].sum(dtype=np.float64)
+    if not found.tiles[:, place].any():
+        return [
+            f"No tile contributes to the logit of {name}, which is always "
+            f"{found.constant[place]:.4g}: the model has one score for two classes. Draw the "
+            "evidence for the other class."
+        ]
+    return [
+        f"Orange tiles raise the logit of {name}, blue tiles lower it, white tiles do not change "
+        "it.",
+        f"Logit {found.logits[place]:.4g} = constant {found.constant[place]:.4g} + sum of the "
+        f"evidence {total:.4g}; completeness error {abs(found.errors[place]):.1e} "
+        f"({found.method}).",
+    ]
+
+
+def evidence_warning(scores: Scores, score: str) -> str:
+    """A warning if the evidence does not sum to the logit."""
+    found = scores.evidence
+    if found is None or not is_evidence(score):
+        return ""
+    name, place = evidence_class(score, scores.classes)
+    if found.is_complete(place):
+        return ""
+    return (
+        f"The evidence does not sum to the logit of {name}: the error is "
+        f"{found.errors[place]:.3g}, and the logit differs from the constant by "
+        f"{found.logits[place] - found.constant[place]:.3g}. Read the map with caution."
+    )
+
+
+def evidence_class(score: str, classes: Sequence[str]) -> tuple[str, int]:
+    """The class of a score `evidence:CLASS`, the last one for `evidence`, and its position.
+
+    >>> evidence_class("evidence", ["normal", "tumour"])
+    ('tumour', 1)
+    """
+    name = score.partition(":")[2] or classes[-1]
+    return name, list(classes).index(name)
+
+
 def annotated(file: str, outlines: int) -> str:
     """The caption of the red outlines.
 
@@ -85,6 +133,7 @@ def meaning(score: str, classes: Sequence[str]) -> str:
         "attention": "Attention",
         "ratio": "Attention times the number of tiles (1 is average)",
         "probability": f"Probability of {detail or classes[-1]} for each tile on its own",
+        "evidence": f"Evidence for {detail or classes[-1]}: contribution of each tile to its logit",
         "lambda": "Lambda, the sparsity weight of each tile",
         "sparsity": "Fraction of atoms with code zero",
         "atom": f"Code of atom {detail}",

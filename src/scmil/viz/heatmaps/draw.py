@@ -14,6 +14,7 @@ from scmil.core.jobs.resume import JobOutcome, for_each
 from scmil.core.outputs import Outputs
 from scmil.core.text import encode_utf8
 from scmil.errors import OptionError
+from scmil.stats.localisation import is_evidence
 from scmil.viz.drawing.colour_scale import Numbers, scale_for
 from scmil.viz.heatmaps.index import index_page
 from scmil.viz.heatmaps.slide_files import Maps, is_ours
@@ -38,7 +39,7 @@ class DrawnHeatmaps:
 
 
 def draw_heatmaps(
-    model: str | Path,
+    model: str | Path | Sequence[str | Path],
     bags: BagSet,
     out: str | Path | None = None,
     *,
@@ -58,22 +59,35 @@ def draw_heatmaps(
     With `slides`, heatmaps are drawn over the slides, with annotations from the folder
     `annotations` or from beside the slides (`<slide>.xml` of ASAP, `<slide>.geojson` of QuPath);
     otherwise on a plain background. `labels` are class names by slide id, for bags and models
-    without labels. Slides that fail are logged in `failures.csv` and skipped. Files in `out` that
+    without labels. Given several models, such as those of a cross-validation, the heatmaps are
+    those of the first, and the standard deviation of the score over all models is a further panel.
+    Slides that fail are logged in `failures.csv` and skipped. Files in `out` that
     were not written by this function are rejected, unless `overwrite`.
     """
     from scmil.studies import score_folder
 
-    out = Path(model) / "maps" / safe_name(score.replace(":", "-")) if out is None else Path(out)
+    first, *others = [model] if isinstance(model, str | Path) else model
+    model = Path(first)
+    out = model / "maps" / safe_name(score.replace(":", "-")) if out is None else Path(out)
     sources = Sources.of(slides, annotations, out)
 
     def count(stage: str, done: int) -> None:
         if progress:
             progress(stage, done, len(bags))
 
-    scored = score_folder(
-        model, bags, device=device, progress=lambda done: count("scoring, slides", done)
-    )
-    good = set(scored.scores).difference(scored.failed)
+    every = [
+        score_folder(
+            each,
+            bags,
+            evidence=is_evidence(score),
+            device=device,
+            progress=lambda done: count("scoring, slides", done),
+        )
+        for each in (model, *others)
+    ]
+    scored = every[0]
+    failed_scoring = {key: cause for each in reversed(every) for key, cause in each.failed.items()}
+    good = set(scored.scores).difference(failed_scoring)
     ids = [bag_id for bag_id in bags.ids if bag_id in good]
     # Raises an error if the model does not have this score.
     next(_values(scored.scores, ids, score), None)
@@ -86,10 +100,13 @@ def draw_heatmaps(
         same,
         tiff,
         geojson,
-        *_labels_and_splits(Path(model), bags, labels or {}),
+        *_labels_and_splits(model, bags, labels or {}),
+        others=[each.scores for each in every[1:]],
     )
     outputs = Outputs(out, STAGE, overwrite)
     outputs.check(out / INDEX)
+    for other in maps.others:  # raises an error if a model does not have this score
+        next(_values(other, ids, score), None)
     for bag_id in ids:
         outputs.check(*maps.files(bag_id), marked=is_ours)
     for bag_id in ids:
@@ -112,11 +129,11 @@ def draw_heatmaps(
         name=str,
         source=sources.file,
     )
-    _log_scoring_failures(failure_log, scored.failed, ids)
+    _log_scoring_failures(failure_log, failed_scoring, ids)
     failed = {
         failure.slide: failure.cause for failure in failure_log.read() if failure.slide in bags.ids
     }
-    outputs.write(out / INDEX, encode_utf8(index_page(maps, Path(model).resolve().name, failed)))
+    outputs.write(out / INDEX, encode_utf8(index_page(maps, model.resolve().name, failed)))
     return DrawnHeatmaps(out, outcome, failed, same.description if same else None)
 
 

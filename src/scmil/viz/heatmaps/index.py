@@ -10,6 +10,7 @@ from scmil.errors import SlideError
 from scmil.report.html.contact_sheet import Thumbnail, contact_sheet
 from scmil.slides.readers import Damaged
 from scmil.slides.readers.by_pillow import opened_picture
+from scmil.stats.localisation import is_evidence
 from scmil.viz.heatmaps.captions import attention_warning, meaning
 from scmil.viz.heatmaps.slide_files import Maps, read_sheet_info
 
@@ -38,17 +39,33 @@ def index_page(maps: Maps, model: str, failed: Mapping[str, str]) -> str:
                     [attention_warning(facts["effective_tiles"], facts["tiles"]).partition(":")[0]],
                 ),
                 *([f"split: {maps.parts[slide_id]}"] if slide_id in maps.parts else []),
+                *(
+                    [f"completeness error of the evidence: {facts['evidence_error']:.1e}"]
+                    if is_evidence(maps.score) and "evidence_error" in facts
+                    else []
+                ),
             ]
+            tiles = maps.tile_sheet(slide_id)
+            links = [("most and least decisive tiles", f"{tiles.parent.name}/{tiles.name}")]
             verdict = "" if label is None else "right" if label == predicted else "wrong"
-            cards.append(Thumbnail(slide_id, path.name, _small(path), lines, verdict))
+            cards.append(
+                Thumbnail(
+                    slide_id,
+                    path.name,
+                    _small(path),
+                    lines,
+                    verdict,
+                    links if maps.has_tile_sheets else [],
+                )
+            )
     colours = (
         f"Colours {maps.same.description}."
         if maps.same
         else "Each slide has its own colour scale, which is on its sheet."
     )
     ends = (
-        "Blue is negative, orange is positive."
-        if maps.score.startswith("atom:")
+        "Blue is negative, orange is positive, zero is white."
+        if maps.score.startswith("atom:") or is_evidence(maps.score)
         else "Dark blue is low, yellow is high."
     )
     about = [

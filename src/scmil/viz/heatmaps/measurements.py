@@ -18,12 +18,14 @@ def measurements(scores: Scores, score: str = "attention") -> dict[str, Numbers]
     >>> bag = Bag("slide", torch.eye(9, 16), xy=torch.tensor([[256 * i, 0] for i in range(9)]))
     >>> scores = score_bag(model, bag, ("normal", "tumour"))
     >>> list(measurements(scores, "atom:3"))
-    ['attention', 'ratio', 'percentile', 'prob_normal', 'prob_tumour', 'lambda', 'sparsity',
-     'top_atom', 'atom_3']
+    ['attention', 'ratio', 'percentile', 'prob_normal', 'prob_tumour', 'evidence_normal',
+     'evidence_tumour', 'lambda', 'sparsity', 'top_atom', 'atom_3']
     """
     found = {"attention": scores.of("attention"), "ratio": scores.of("ratio")}
     found["percentile"] = 100 * ranks(scores.of(score))
     found |= {f"prob_{name}": scores.of(f"probability:{name}") for name in scores.classes}
+    if scores.evidence is not None:
+        found |= {f"evidence_{name}": scores.of(f"evidence:{name}") for name in scores.classes}
     if scores.lam is not None:
         found["lambda"] = scores.of("lambda")
     if scores.codes is not None:

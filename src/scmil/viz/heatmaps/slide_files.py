@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,12 @@ from scmil.slides import slide_files
 from scmil.slides.annotations.lookup import read_outlines
 from scmil.slides.readers import Damaged
 from scmil.slides.readers.by_pillow import opened_picture
+from scmil.stats.localisation import is_evidence
 from scmil.viz.drawing.background import Background, plain_background, slide_background
 from scmil.viz.drawing.colour_scale import FIFTHS, Numbers, Scale, scale_for
 from scmil.viz.drawing.overlay import write_overlay
 from scmil.viz.drawing.qupath import is_detection_file, write_detections
-from scmil.viz.drawing.sheet import draw_scale_bar, draw_sheet
+from scmil.viz.drawing.sheet import ColourBar, draw_scale_bar, draw_sheet
 from scmil.viz.drawing.tiles import OPACITY, colour_tiles, draw_outlines
 from scmil.viz.heatmaps.captions import (
     PARTS,
@@ -36,19 +37,23 @@ from scmil.viz.heatmaps.captions import (
     PLAIN_END,
     annotated,
     attention_warning,
+    evidence_lines,
+    evidence_warning,
     heading,
     meaning,
     numbers,
 )
+from scmil.viz.heatmaps.decisive import draw_decisive_tiles
 from scmil.viz.heatmaps.measurements import measurements
 from scmil.viz.heatmaps.sources import Sources
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LAYOUT = 2  # increased when the layout or the texts of a sheet change, so that it is drawn again
+LAYOUT = 3  # increased when the layout or the texts of a sheet change, so that it is drawn again
 CHUNK = "scmil"  # the PNG text chunk that identifies the inputs of a sheet
 PANEL_PX = 800
+TILES = "tiles"  # folder of the sheets of tiles
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Maps:
     geojson: bool
     labels: Mapping[str, str]
     parts: Mapping[str, str]
+    others: Sequence[ScoreSet] = ()  # of further models, for the spread
 
     def picture(self, bag_id: str) -> Path:
         """The sheet of a slide; the slide is complete when it exists."""
@@ -71,10 +77,20 @@ class Maps:
 
     def files(self, bag_id: str) -> list[Path]:
         """All files of a slide."""
-        wanted = {".geojson": self.geojson, ".tiff": self.tiff, ".png": True}
-        return [
+        wanted = {".geojson": self.geojson, ".tiff": self.tiff}
+        written = [
             self.out / (safe_name(bag_id) + suffix) for suffix, write in wanted.items() if write
         ]
+        return [*written, *([self.tile_sheet(bag_id)] * self.has_tile_sheets), self.picture(bag_id)]
+
+    @property
+    def has_tile_sheets(self) -> bool:
+        """Whether the most and least decisive tiles are drawn: for evidence, from slides."""
+        return is_evidence(self.score) and self.sources.folder is not None
+
+    def tile_sheet(self, bag_id: str) -> Path:
+        """The sheet of the most and least decisive tiles of a slide."""
+        return self.out / TILES / f"{safe_name(bag_id)}.png"
 
     def delete_if_outdated(self, bag_id: str) -> None:
         """Delete a sheet that was made from other inputs or options."""
@@ -96,6 +112,7 @@ class Maps:
             )
         background = self._make_background(bag_id, scores)
         scale = self.same or scale_for(self.score, [values])
+        spread = self._spread(scores, values)
         name = self.out / safe_name(bag_id)
         if self.geojson:
             fifths = np.minimum((scale.shares(values) * FIFTHS).astype(int), FIFTHS - 1)
@@ -104,6 +121,8 @@ class Maps:
                 for fifth, colour in scale.fifths()
             ]
             measured = measurements(scores, self.score)
+            if spread is not None:
+                measured["spread"] = spread
             write_detections(
                 f"{name}.geojson", bag_id, scores.xy, scores.side, measured, fifths, classes
             )
@@ -122,9 +141,31 @@ class Maps:
                 values,
                 scale,
             )
+        if self.has_tile_sheets:
+            sheet = draw_decisive_tiles(
+                self.sources.slide(bag_id), scores, self.score, heading(scores, None)
+            )
+            path = self.tile_sheet(bag_id)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, as_png(sheet, {"digest": self._digest(bag_id)}))
         write_atomically(
-            self.picture(bag_id), self._sheet(bag_id, scores, values, scale, background)
+            self.picture(bag_id), self._sheet(bag_id, scores, values, scale, background, spread)
         )
+
+    def _spread(self, scores: Scores, values: Numbers) -> Numbers | None:
+        """The standard deviation of the score of each tile over all models; None for one model."""
+        if not self.others:
+            return None
+        every = [values]
+        for other in self.others:
+            theirs = other[scores.id]
+            if not np.array_equal(theirs.xy, scores.xy):
+                raise DataError(
+                    f"{other.folder} has other tiles of slide {scores.id!r}. Give models that "
+                    "score the same bags."
+                )
+            every.append(theirs.of(self.score))
+        return np.asarray(np.std(every, axis=0, ddof=1))
 
     def _make_background(self, bag_id: str, scores: Scores) -> Background:
         path, known = (
@@ -138,20 +179,31 @@ class Maps:
         )
 
     def _sheet(
-        self, bag_id: str, scores: Scores, values: Numbers, scale: Scale, background: Background
+        self,
+        bag_id: str,
+        scores: Scores,
+        values: Numbers,
+        scale: Scale,
+        background: Background,
+        spread: Numbers | None,
     ) -> bytes:
         """The sheet as a PNG, with its digest."""
-        pillow, png = (
-            import_extra("PIL.Image", "slides"),
-            import_extra("PIL.PngImagePlugin", "slides"),
-        )
+        pillow = import_extra("PIL.Image", "slides")
         annotation = self.sources.annotation(bag_id)
         outlines = read_outlines(annotation) if annotation else []
         opacity = OPACITY if background.is_slide else 255
-        coloured = colour_tiles(
-            background.pixels, background.extent, scores.xy, scores.side, values, scale, opacity
-        )
-        shown = [background.pixels, coloured] if background.is_slide else [coloured]
+
+        def colour(numbers: Numbers, scale: Scale) -> Any:
+            where = background.pixels, background.extent, scores.xy, scores.side
+            return colour_tiles(*where, numbers, scale, opacity)
+
+        bars = [ColourBar(meaning(self.score, scores.classes), scale, values)]
+        shown = [background.pixels] if background.is_slide else []
+        main = len(shown)
+        shown.append(colour(values, scale))
+        if spread is not None:
+            bars.append(ColourBar(self._spread_title(), scale_for("spread", [spread]), spread))
+            shown.append(colour(spread, bars[1].scale))
         panels: list[Image] = [pillow.fromarray(pixels) for pixels in shown]
         for panel in panels:
             draw_outlines(panel, outlines, background.extent)
@@ -159,23 +211,22 @@ class Maps:
             draw_scale_bar(panels[0], background.mpp * background.extent[0] / panels[0].width)
         part = self.parts.get(bag_id)
         lines = [
+            *evidence_lines(scores, self.score),
             *numbers(scores, background.mpp),
             *([PARTS.get(part, f"Split: {part}.")] if part else []),
             *([annotated(annotation.name, len(outlines))] if annotation else []),
             *([] if background.is_slide else [PLAIN if background.size else PLAIN_END]),
         ]
-        title, warning = (
-            heading(scores, self.labels.get(bag_id)),
-            attention_warning(scores.effective_tiles, len(scores)),
-        )
-        sheet = draw_sheet(
-            panels, title, lines, warning, scale, values, meaning(self.score, scores.classes)
-        )
-        about = png.PngInfo()
-        about.add_text(CHUNK, json.dumps({"digest": self._digest(bag_id), "panel": sheet.panel}))
-        content = io.BytesIO()
-        sheet.picture.save(content, "PNG", pnginfo=about)
-        return content.getvalue()
+        title = heading(scores, self.labels.get(bag_id))
+        attention = attention_warning(scores.effective_tiles, len(scores))
+        warning = " ".join(filter(None, [evidence_warning(scores, self.score), attention]))
+        sheet = draw_sheet(panels, title, lines, warning, bars, main)
+        return as_png(sheet.picture, {"digest": self._digest(bag_id), "panel": sheet.panel})
+
+    def _spread_title(self) -> str:
+        """The title of the second layer."""
+        names = ", ".join(str(scores.page["model"]) for scores in (self.scores, *self.others))
+        return f"Last panel: standard deviation of the score over the models {names}"
 
     def _digest(self, bag_id: str) -> str:
         """A digest of the options and of the input files (name, size, times)."""
@@ -184,7 +235,7 @@ class Maps:
             self.sources.annotation(bag_id),
         )
         files = [
-            scores_path(self.scores.folder, bag_id),
+            *(scores_path(scores.folder, bag_id) for scores in (self.scores, *self.others)),
             *slides,
             *([annotation] if annotation else []),
         ]
@@ -200,10 +251,19 @@ class Maps:
             *options,
             self.labels.get(bag_id),
             self.parts.get(bag_id),
-            self.scores.page["model_sha256"],
+            *(scores.page["model_sha256"] for scores in (self.scores, *self.others)),
         ]
         stats = [(path.name, stat_of(slide_files(path))) for path in files if path.exists()]
         return sha256_of_json([facts, stats])
+
+
+def as_png(picture: Image, info: Mapping[str, Any]) -> bytes:
+    """A picture as PNG, with the text chunk that identifies its inputs."""
+    about = import_extra("PIL.PngImagePlugin", "slides").PngInfo()
+    about.add_text(CHUNK, json.dumps(info))
+    content = io.BytesIO()
+    picture.save(content, "PNG", pnginfo=about)
+    return content.getvalue()
 
 
 def read_sheet_info(path: Path) -> dict[str, Any]:

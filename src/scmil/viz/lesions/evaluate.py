@@ -94,7 +94,13 @@ def locate(
     wanted = [slide_id for slide_id in chosen if slide_id not in left_out]
     if not wanted:
         raise DataError(_no_slide_message({}, left_out, out))
-    scored = score_folder(model, bags.subset(wanted), device=device, progress=progress)
+    scored = score_folder(
+        model,
+        bags.subset(wanted),
+        evidence=localisation.is_evidence(rule.score),
+        device=device,
+        progress=progress,
+    )
 
     def evaluate(slide_id: str) -> EvaluatedSlide | str:
         return _evaluate_slide(

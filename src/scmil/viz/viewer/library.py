@@ -141,15 +141,18 @@ class Library:
     # ------------------------------------------------------------------------------------ one slide
 
     def tiles(self, model: int, slide: int) -> dict[str, Any]:
-        """Positions of the tiles of a slide, names of their scores, and the number of atoms."""
+        """Positions of the tiles of a slide, names of their scores, number of atoms, and the sums of
+        the evidence.
+        """
         if self.slides[slide].id not in self.models[model]:
-            return {"xy": [], "side": 0, "kinds": [], "atoms": 0}
+            return {"xy": [], "side": 0, "kinds": [], "atoms": 0, "evidence": {}}
         scores = self.scores(model, slide)
         return {
             "xy": scores.xy.ravel().tolist(),
             "side": scores.side,
             "kinds": [kind for kind in scores.kinds() if not kind.startswith("atom:")],
             "atoms": 0 if scores.codes is None else scores.codes.atoms,
+            "evidence": _describe_evidence(scores),
         }
 
     def extent(self, slide: int) -> tuple[tuple[int, int] | None, float | None]:
@@ -219,6 +222,22 @@ class Library:
         if path.is_relative_to(folder) and path.suffix.lower() in PICTURES and path.is_file():
             return path
         return tile
+
+
+def _describe_evidence(scores: Scores) -> dict[str, Any]:
+    """Logit, constant and completeness error of the evidence for each class."""
+    found = scores.evidence
+    if found is None:
+        return {}
+    return {
+        name: {
+            "logit": float(found.logits[place]),
+            "constant": float(found.constant[place]),
+            "error": float(found.errors[place]),
+            "method": found.method,
+        }
+        for place, name in enumerate(scores.classes)
+    }
 
 
 def check_same_slide(scores: Scores, listed: ListedSlide) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from scmil.errors import DataError
 from scmil.slides.annotations.isolated import Outlines
-from scmil.viz.drawing.colour_scale import COLOURS
+from scmil.viz.drawing.colour_scale import COLOURS, SIGNED
 from scmil.viz.viewer.library import Library
 from scmil.viz.viewer.pixels import (
     TILE_PX,
@@ -37,7 +37,7 @@ class Responses:
 
     def slides(self) -> dict[str, Any]:
         """The list of slides, and the colours of the scale."""
-        return {**self.library.page(), "colours": COLOURS.tolist()}
+        return {**self.library.page(), "colours": COLOURS.tolist(), "signed": SIGNED.tolist()}
 
     def slide(self, slide: int, model: int) -> dict[str, Any]:
         """The size of a slide, and its tiles."""

@@ -17,7 +17,7 @@ from scmil.slides.annotations.asap import write_asap
 from scmil.slides.annotations.geojson import Region, write_geojson
 from scmil.slides.annotations.lookup import find_annotation, read_outlines
 from scmil.viz.drawing.colour_scale import Scale
-from scmil.viz.drawing.sheet import INK, draw_scale_bar, draw_sheet
+from scmil.viz.drawing.sheet import INK, ColourBar, draw_scale_bar, draw_sheet
 
 RED, BLUE = (200, 0, 0), (0, 0, 200)
 
@@ -26,9 +26,8 @@ def sheet(
     size: tuple[int, int], title: str = "slide", warning: str = ""
 ) -> tuple[Image.Image, tuple[int, ...]]:
     panels = [Image.new("RGB", size, colour) for colour in (RED, BLUE)]
-    return draw_sheet(
-        panels, title, ["words"], warning, Scale(0, 1), np.array([0.5]), "probability"
-    )
+    bar = ColourBar("probability", Scale(0, 1), np.array([0.5]))
+    return draw_sheet(panels, title, ["words"], warning, [bar])
 
 
 @pytest.mark.parametrize("size", [(600, 400), (800, 200), (100, 800)])

@@ -127,6 +127,8 @@ def test_detections_have_every_score_of_every_tile(home: Path, model: Path) -> N
         "ratio",
         "prob_normal",
         "prob_tumour",
+        "evidence_normal",
+        "evidence_tumour",
         "lambda",
         "sparsity",
         "top_atom",

@@ -6,7 +6,7 @@ import { SlideList } from "./list.js";
 import { Pane, synchronise } from "./pane.js";
 import { closePanel, showTile } from "./panel.js";
 import { saveImage, saveLayers } from "./save.js";
-import { colourRamp, nameOfKind } from "./scale.js";
+import { colourRamp, formatNumber, nameOfKind } from "./scale.js";
 
 const byId = (id) => document.getElementById(id);
 const settings = {
@@ -14,7 +14,7 @@ const settings = {
 };
 const page = await fetchList();
 const names = page.models.map((model) => model.name);
-const colours = colourRamp(page.colours);
+const colours = { plain: colourRamp(page.colours), signed: colourRamp(page.signed) };
 const panes = names.map(
   (_, model) => new Pane(byId("panes"), model, settings, colours, selectTile),
 );
@@ -97,6 +97,13 @@ function captionOf(pane, short = false) {
   if (short) return caption;
   const { kind } = settings;
   if (!pane.has(kind)) return `${caption} · this model has no ${nameOfKind(kind)}`;
+  const sum = pane.facts.evidence[kind.replace(/^evidence:/, "")];
+  if (kind.startsWith("evidence:") && sum) {
+    const { logit, constant, error, method } = sum;
+    const total = formatNumber(logit + error - constant);
+    return `${caption} · logit ${formatNumber(logit)} = constant ${formatNumber(constant)} + `
+      + `evidence ${total}, completeness error ${formatNumber(Math.abs(error))} (${method})`;
+  }
   if (effective === null) return caption;
   return `${caption} · attention on ${Math.round(effective)} of ${pane.facts.xy.length / 2} tiles`;
 }

@@ -80,7 +80,7 @@ export function drawColourBar(context, width, height, scale, colours, threshold)
   }
   context.font = "10px system-ui, sans-serif";
   context.fillStyle = "#5c6577";
-  const notes = scale.colourBy === "rank"
+  const notes = scale.signed ? ["lowers the logit", "", "raises the logit"] : scale.colourBy === "rank"
     ? ["lowest tile", "median", "highest tile"] : ["", "colour by value", ""];
   notes.forEach((note, position) => {
     context.textAlign = ["left", "center", "right"][position];

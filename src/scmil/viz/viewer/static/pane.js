@@ -76,6 +76,8 @@ export class Pane {
     return this.facts.kinds.includes(kind);
   }
 
+  ramp() { return this.scale.signed ? this.colours.signed : this.colours.plain; }
+
   async recolour() {
     const { slide, settings: { kind, colourBy } } = this;
     const values = this.has(kind) ? await fetchScores(slide, this.model, kind) : null;
@@ -123,8 +125,8 @@ export class Pane {
     const bar = drawScaleBar(context, width, height, mpp && mpp / factor);
     const coloured = this.settings.heat && this.scale;
     if (coloured) {
-      const { scale, colours, settings: { threshold } } = this;
-      drawColourBar(context, width, height, scale, colours, threshold);
+      const { scale, settings: { threshold } } = this;
+      drawColourBar(context, width, height, scale, this.ramp(), threshold);
     }
     const label = `Slide, scale bar ${bar}${coloured ? `, coloured by ${this.scale.kind}` : ""}`;
     this.marks.setAttribute("aria-label", label);
@@ -137,14 +139,14 @@ export class Pane {
     this.shown = 0;
     if (!this.settings.heat || !this.scale) return;
     const { xy, side } = this.facts, { shares } = this.scale;
-    const byColour = Array.from({ length: STEPS }, () => []);
+    const ramp = this.ramp(), byColour = Array.from({ length: STEPS }, () => []);
     for (let tile = 0; tile < shares.length; tile++) {
       if (shares[tile] >= this.settings.threshold) {
         byColour[Math.round(shares[tile] * (STEPS - 1))].push(tile);
       }
     }
     for (const [step, tiles] of byColour.entries()) {
-      context.fillStyle = this.colours[step];
+      context.fillStyle = ramp[step];
       this.shown += tiles.length;
       for (const tile of tiles) {
         const [x, y] = [xy[2 * tile], xy[2 * tile + 1]];

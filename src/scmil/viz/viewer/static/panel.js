@@ -16,6 +16,7 @@ const paragraph = (textContent, className = "") => make("p", { textContent, clas
 
 function rowName(kind) {
   if (kind.startsWith("probability:")) return `p(${kind.slice(12)})`;
+  if (kind.startsWith("evidence:")) return `evidence ${kind.slice(9)}`;
   return nameOfKind(kind).replace(/ \(.*/, "");
 }
 

@@ -13,25 +13,38 @@ export function colourRamp(stops) {
   });
 }
 
+// Evidence has zero in the middle, so it is always coloured by value.
+const isSigned = (kind) => kind.startsWith("evidence:");
+
 // Ranks by default: attention is heavy-tailed, so by value almost all tiles would have one colour.
-export function makeScale(raw, kind, colourBy) {
+export function makeScale(raw, kind, chosen) {
+  const signed = isSigned(kind), colourBy = signed ? "value" : chosen;
   const atom = kind.startsWith("atom:");
   const values = atom ? raw.map(Math.abs) : raw;
   const order = [...values.keys()].filter((tile) => !atom || values[tile] !== 0);
   order.sort((a, b) => values[a] - values[b]);
   const quantile = (share) =>
     (order.length ? values[order[Math.round(share * (order.length - 1))]] : NaN);
-  const [low, high] = kind.startsWith("probability") ? [0, 1]
-    : [atom ? 0 : quantile(0), quantile(1)];
+  const [low, high] = signed ? symmetricRange(values)
+    : kind.startsWith("probability") ? [0, 1] : [atom ? 0 : quantile(0), quantile(1)];
   const shares = new Float32Array(values.length).fill(NaN);
   if (colourBy === "rank") setRanks(shares, order, values);
   else {
     const span = high - low;
-    for (const tile of order) shares[tile] = span > 0 ? (values[tile] - low) / span : 0.5;
+    for (const tile of order) {
+      shares[tile] = span > 0 ? Math.min(Math.max((values[tile] - low) / span, 0), 1) : 0.5;
+    }
   }
   const valueAt = colourBy === "rank" ? quantile : (share) => low + share * (high - low);
   const ticks = [0, 0.5, 1].map((share) => [share, valueAt(share)]);
-  return { kind, colourBy, values, shares, order, ticks };
+  return { kind, colourBy, signed, values, shares, order, ticks };
+}
+
+// From minus to plus percentile 99 of the absolute values.
+function symmetricRange(values) {
+  const sizes = Array.from(values, Math.abs).filter((size) => size > 0).sort((a, b) => a - b);
+  const bound = sizes.length ? sizes[Math.round(0.99 * (sizes.length - 1))] : 1;
+  return [-bound, bound];
 }
 
 function setRanks(shares, order, values) {
@@ -69,6 +82,7 @@ const NAMES = {
 export function nameOfKind(kind) {
   const [name, detail] = kind.split(/:(.*)/s);
   if (name === "probability") return `probability of ${detail}`;
+  if (name === "evidence") return `evidence for ${detail} (contribution to its logit)`;
   if (name === "atom") return `atom ${detail}`;
   return NAMES[kind] ?? kind;
 }
