@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from scmil.models.aggregators import Prediction
 from scmil.models.model import MILModel
 from scmil.models.official_weights import Choices, convert
-from scmil.models.official_weights.layout import Entry, Table
+from scmil.models.official_weights.layout import LayoutEntry, Table
 from scmil.models.official_weights.sparse_coding import layer_table
 from scmil.sparse_coding.released import ReleasedSparseCoding
 
@@ -305,7 +305,7 @@ def _compare_gradients(
         differences.add_gradient(gradient.norm(), norm_x, largest)
 
 
-def _to_theirs(gradient: Tensor, entry: Entry, shape: tuple[int, ...]) -> Tensor:
+def _to_theirs(gradient: Tensor, entry: LayoutEntry, shape: tuple[int, ...]) -> Tensor:
     """A gradient in the form of the authors' parameter."""
     if entry.form == "transpose":
         return gradient.T
