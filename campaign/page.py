@@ -248,7 +248,6 @@ PASSED = {"stood": "passed"}
 # Names of the result file that are not plain enough for the page.
 LABELS = {
     "slides_with_the_bytes_of_home": "slides equal to a local run",
-    "slides_in_the_ledger": "slides in the failure log",
     "cells_finished": "runs finished",
     "cells_with_the_bytes_of_home": "runs equal to a local run",
     "seconds_until_a_silent_address_is_told": "seconds until a silent address is reported",

@@ -323,7 +323,7 @@ def main() -> int:
         "nodes_added": nodes.replaced,
         "slides_encoded": page["slides"]["encoded"],
         "slides_with_the_bytes_of_home": page["slides"]["same_bytes"],
-        "slides_in_the_ledger": ", ".join(page["slides"]["failures"]) or "none",
+        "slides_in_the_failure_log": ", ".join(page["slides"]["failures"]) or "none",
         "tasks_that_died": sum(page["slides"]["deaths"].values())
         + sum(page["cells"]["deaths"].values()),
         "cells_finished": page["cells"]["finished"],

@@ -5,6 +5,13 @@ tests run.
 from __future__ import annotations
 
 import os
+
+# For this process, the workers of pytest-xdist and the commands that tests start. Two workers share
+# two cores: further threads of OpenMP and OpenBLAS would only wait for each other, at full load.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Compiled files are kept, so that each process that a test starts does not compile scmil again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 from pathlib import Path
 
 import pytest

@@ -26,7 +26,7 @@ from scmil.models.aggregators.rrt import RRTEncoder
 from scmil.models.aggregators.s4mil import S4D
 from scmil.models.model import MILModel
 from scmil.models.official_weights import Choices, _to_ours, convert
-from scmil.models.official_weights.layout import UNUSED, Entry, Table
+from scmil.models.official_weights.layout import UNUSED, LayoutEntry, Table
 from scmil.models.official_weights.rrt import encoder_table
 from scmil.models.official_weights.s4mil import layer_table as state_space_table
 from scmil.models.official_weights.sparse_coding import layer_table as sparse_coding_table
@@ -358,7 +358,7 @@ def _compare_gradients(
         differences.add_gradient(gradient.double().norm(), norm_x, largest)
 
 
-def _to_theirs(gradient: Tensor, entry: Entry, shape: tuple[int, ...]) -> Tensor:
+def _to_theirs(gradient: Tensor, entry: LayoutEntry, shape: tuple[int, ...]) -> Tensor:
     """A gradient in the form of the authors' parameter."""
     if entry.form == "transpose":
         return gradient.T

@@ -98,7 +98,7 @@ def running(library: Library, port: int = 0) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 
@@ -107,7 +107,7 @@ def ask(
 ) -> tuple[HTTPResponse, bytes]:
     """Response and content of a request with prefix and cookie; `headers` replace the cookie."""
     sent = {"Cookie": server.cookie} | {k.replace("_", "-"): v for k, v in headers.items()}
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
     connection.request(
         method,
         server.path(path),
@@ -132,7 +132,7 @@ def status(server: Server, path: str, **headers: str) -> int:
     return ask(server, path, "GET", b"", **headers)[0].status
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     """Wait until a condition holds; fail if it does not in time."""
     end = time.monotonic() + seconds
     while not condition():

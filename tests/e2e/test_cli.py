@@ -21,17 +21,26 @@ def scmil(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(SCMIL), *words], capture_output=True, text=True, check=check)
 
 
-def test_help_takes_less_than_a_third_of_a_second() -> None:
+def processor_seconds(*command: str) -> float:
+    """The least of three runs; other work on the machine does not count."""
     times = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        output = scmil("--help").stdout
+        subprocess.run(command, capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        # Other tests share the clock.
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert "demo" in output
-    assert "scmil demo" in output
-    assert min(times) < 0.3
+    return min(times)
+
+
+def test_help_takes_less_than_a_third_of_a_second() -> None:
+    seconds = processor_seconds(str(SCMIL), "--help")
+    # On a slow or busy machine, a few times what its packages take; torch takes 10 times as long.
+    packages = processor_seconds(sys.executable, "-c", "import typer, rich.console")
+    assert seconds < max(0.3, 5 * packages)
+
+
+def test_help_names_the_first_command() -> None:
+    assert "scmil demo" in scmil("--help").stdout
 
 
 def test_help_does_not_import_torch() -> None:

@@ -30,7 +30,7 @@ def scmil(*words: object, check: int = 0) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
-    painted = paint(
+    slide_path = paint(
         home / "slides" / "slide_001.svs", size=(1024, 1280), mpp=0.5, annotations=True
     ).path
     labels = home / "labels.csv"
@@ -49,7 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         features = torch.randn(20, 8, generator=torch.Generator().manual_seed(i))
         slide_id = f"slide_{i:03}"
         if i > 1:
-            painted.with_stem(slide_id).symlink_to(painted)
+            slide_path.with_stem(slide_id).symlink_to(slide_path)
         write_bag(
             Bag(slide_id, features, xy=places, provenance={**made, "slide_size": [1024, 1280]}),
             home / "bags" / f"{slide_id}.h5",

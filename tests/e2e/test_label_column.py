@@ -74,6 +74,19 @@ def test_compare_states_an_inferred_label_column(home: Path) -> None:
     assert any(INFERRED in note for note in answer["notes"])
 
 
+def test_run_states_an_inferred_label_column(home: Path) -> None:
+    (home / "e.toml").write_text(
+        '[data]\ndataset = "bags"\nlabels = "labels.csv"\n[protocol]\nfolds = 2\n'
+        '[training]\nepochs = 1\n[[arms]]\nname = "mean"\nmodel = {aggregator = "mean"}\n'
+    )
+    words = ["run", str(home / "e.toml"), "--out", str(home / "run"), "--jobs", "1"]
+    first = CliRunner().invoke(app, words)
+    assert first.exit_code == 0, first.output
+    assert first.output.count(INFERRED) == 1
+    answer = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert any(INFERRED in note for note in answer["notes"])
+
+
 def test_audit_states_an_inferred_label_column(home: Path) -> None:
     assert INFERRED in invoke(home, "audit").output
     assert json.loads(invoke(home, "audit", "--json").stdout)["columns"] == IN_JSON

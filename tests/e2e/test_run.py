@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from scmil.core.jobs.locks import locked
 
 SCMIL = Path(sys.executable).with_name("scmil")
 EXPERIMENT = """
@@ -75,17 +78,19 @@ def test_a_killed_experiment_resumes_and_ends_with_the_same_numbers(
     assert "linear" in result.stdout
     assert "test-tuned" in result.stdout
     words = [str(SCMIL), "run", str(experiment), "--out", str(broken), "--jobs", jobs]
-    process = subprocess.Popen(
-        words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 300  # a busy machine is no failure
-    # Killed when one run is done and others are in progress.
-    while not list(broken.glob("cells/*/result.json")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    broken.mkdir()
+    shutil.copy(whole / "experiment.json", broken)  # the folder is that of a run
+    with locked(broken / "cells" / "bags--sc", wait=False):  # so that it cannot end before the kill
+        process = subprocess.Popen(
+            words, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 300  # a busy machine is no failure
+        while not list(broken.glob("cells/*/result.json")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     done = len(list(broken.glob("cells/*/result.json")))
     assert 1 <= done < 3
     again = json.loads(run(experiment, broken, "--jobs", jobs, "--json").stdout)
@@ -131,7 +136,7 @@ def test_an_interrupted_experiment_leaves_no_process_behind(
         time.sleep(0.05)
     process.send_signal(how)
     process.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (
         left := [pid for pid in children if Path(f"/proc/{pid}").exists()]
     ) and time.monotonic() < deadline:

@@ -6,7 +6,7 @@ import csv
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -250,13 +250,21 @@ def test_with_more_shards_than_runs_some_are_empty(plan: Plan, tmp_path: Path) -
     assert (outcome.before, outcome.finished, outcome.failed) == (0, 0, {})
 
 
-def quick(ran: list[str], pause: float = 0.0, fails: tuple[str, ...] = ()) -> Any:
-    """Replaces the training of a run."""
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def quick(ran: list[str], pause: float = 0.0, fails: str | None = None) -> Any:
+    """Replaces the training of a run; the method `fails` does so when another run has started."""
 
     def run_cell(cell: Cell, folder: Path, *_: Any) -> None:
         ran.append(cell.name)
         time.sleep(pause)
-        if cell.arm in fails:
+        if cell.arm == fails:
+            wait_for(lambda: len(ran) > 1)
             raise OptionError("it cannot be trained")
         folder.mkdir(parents=True, exist_ok=True)
         costs = dict.fromkeys(("parameters", "density", "seconds"))
@@ -303,15 +311,14 @@ def test_a_run_that_fails_elsewhere_is_reported_and_not_repeated(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(experiment, "run_cell", quick(ran, pause=0.3, fails=("mean",)))
+    monkeypatch.setattr(experiment, "run_cell", quick(ran, fails="mean"))
     outcomes: list[Any] = []
     threads = [
         threading.Thread(target=lambda: outcomes.append(run(plan, tmp_path, jobs=1)))
         for _ in range(2)
     ]
-    threads[0].start()
-    time.sleep(0.1)  # the first is at the cell that fails
-    threads[1].start()
+    for thread in threads:
+        thread.start()
     for thread in threads:
         thread.join()
     assert ran.count(plan.cells[0].name) == 1
@@ -331,7 +338,8 @@ def test_a_run_whose_process_was_killed_is_made_by_the_one_that_waited(
     def hold() -> None:
         with locked(cell_folder(tmp_path, plan.cells[0]), wait=False):
             held.set()
-            time.sleep(0.5)  # and no result is left, as by a process that is killed
+            # Until the other runs are made, and no result is left, as by a process that is killed.
+            wait_for(lambda: len(ran) == 2)
 
     other = threading.Thread(target=hold)
     other.start()

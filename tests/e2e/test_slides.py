@@ -242,8 +242,8 @@ def test_one_bad_slide_never_stops_a_run(tmp_path: Path) -> None:
     assert "5 slides failed" in done.stderr
     again = scmil("encode", slides, "--out", work, "--random", 0, "--mpp-of", 0.5, "--json", code=1)
     assert set(json.loads(again.stdout)["encode"]["kept"]) == made
-    shutil.copy(slides / "good.svs", slides / "truncated.svs")  # the copy is made good
-    mended = scmil(
+    shutil.copy(slides / "good.svs", slides / "truncated.svs")  # complete now
+    retried = scmil(
         "encode",
         slides,
         "--out",
@@ -256,7 +256,7 @@ def test_one_bad_slide_never_stops_a_run(tmp_path: Path) -> None:
         "--json",
         code=1,
     )
-    assert json.loads(mended.stdout)["encode"]["done"] == ["truncated"]
+    assert json.loads(retried.stdout)["encode"]["done"] == ["truncated"]
     assert {failure.slide for failure in FailureLog(work).read()} == {
         "empty",
         "text",

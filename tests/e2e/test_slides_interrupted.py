@@ -22,7 +22,10 @@ if not find_spec("torchvision"):
 from command import SCMIL, scmil
 
 from scmil.bags.hdf5 import read_bag
+from scmil.core.jobs.locks import locked
 from scmil.slides.synthetic import paint
+
+ENCODER = "resnet18, random weights of seed 0"
 
 
 @pytest.fixture
@@ -50,14 +53,15 @@ def test_killed_in_the_middle_no_half_file_is_left_and_the_rest_is_made(
     four_slides: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
-    running = start(four_slides, work)
-    deadline = time.monotonic() + 120
-    while not list(work.glob("bags/*/*.h5")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    running.send_signal(signal.SIGKILL)
-    running.communicate()
+    with locked(work / "bags" / ENCODER / "3.h5", wait=False):  # it cannot end before the kill
+        running = start(four_slides, work)
+        deadline = time.monotonic() + 300
+        while not list(work.glob("bags/*/*.h5")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
     made = list(work.glob("bags/*/*.h5"))
-    assert 1 <= len(made) < 4, "killed too late for this test"
+    assert 1 <= len(made) < 4
     stamps = {path: path.stat().st_mtime_ns for path in made}
     for path in made:
         read_bag(path)  # whole

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -37,21 +35,35 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "three.npz"
 
 
+# The command, killed after its third checkpoint.
+KILLED = """
+import os, signal, sys
+from scmil.cli import app
+from scmil.training.checkpoint import TrainingCheckpoint
+
+save, saved = TrainingCheckpoint.save, []
+
+def save_and_kill(*arguments):
+    save(*arguments)
+    saved.append(1)
+    if len(saved) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TrainingCheckpoint.save = save_and_kill
+app(sys.argv[1:])
+"""
+
+
 def test_a_killed_training_resumes_and_ends_with_the_same_model(
     table: Path, tmp_path: Path
 ) -> None:
     words = ["train", table, "--sc", "--epochs", "30", "--patience", "0", "--out"]
     scmil(*words, tmp_path / "whole")
     broken = tmp_path / "broken"
-    command = [str(SCMIL), *map(str, words), str(broken)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (broken / "checkpoint.safetensors").exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    command = [sys.executable, "-c", KILLED, *map(str, words), str(broken)]
+    killed = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert killed.returncode == -signal.SIGKILL
+    assert (broken / "checkpoint.safetensors").exists()
     assert not (broken / "study.json").exists()
     scmil(*words, broken, "--resume")
     for name in (

@@ -114,7 +114,7 @@ def test_a_failure_log_that_another_process_wrote_anew_is_read_anew(tmp_path: Pa
     assert failure_log.of("d", "tile") is None
 
 
-def test_half_a_line_at_the_end_is_passed_over_and_mended(tmp_path: Path) -> None:
+def test_half_a_line_at_the_end_is_ignored_and_removed(tmp_path: Path) -> None:
     FailureLog(tmp_path).add("a", "tile", "no such file")
     with (tmp_path / "failures.csv").open("ab") as file:
         file.write(b"b,ti")

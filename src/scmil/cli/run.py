@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,6 +71,7 @@ def run_(
     command resumes when it is repeated.
     """
     from scmil.core.jobs.shards import parse_shard
+    from scmil.studies.data import inferred_columns
     from scmil.studies.plan import read_plan
     from scmil.studies.runner import chosen_cells
 
@@ -85,8 +86,20 @@ def run_(
         from scmil.studies.cluster import cells_on
 
         execute = cells_on(cluster)
+    notes = inferred_columns(cell.settings.data for cell in chosen_cells(plan, only, part))
+    for note in notes if not as_json else ():
+        say(note, err=True)
     run_plan(
-        plan, folder, jobs, only, data, as_json, shard=part, execute=execute, overwrite=overwrite
+        plan,
+        folder,
+        jobs,
+        only,
+        data,
+        as_json,
+        shard=part,
+        execute=execute,
+        overwrite=overwrite,
+        notes=notes,
     )
 
 
@@ -100,13 +113,14 @@ def run_plan(
     before_report: Callable[[], None] | None = None,
     start: Callable[..., Any] | None = None,
     opened: OpenedData | None = None,
+    notes: Sequence[str] = (),
     **options: Any,
 ) -> None:
     """Execute a plan with progress bars, write the report and print the tables.
 
     The command exits with code 1 after the report if a run failed. The JSON output contains the
-    notes and columns of `opened`, the data of a comparison. `options` are passed on to
-    `runner.run`: the shard, the cluster, whether to overwrite.
+    notes and columns of `opened`, the data of a comparison, or the given notes. `options` are
+    passed on to `runner.run`: the shard, the cluster, whether to overwrite.
     """
     from scmil.core.jobs.shards import ALL
     from scmil.report import read_run, verdict, write_report
@@ -136,7 +150,7 @@ def run_plan(
                 "before": outcome.before,
                 "finished": outcome.finished,
                 "failed": outcome.failed,
-                "notes": [*(opened.notes if opened else ()), *outcome.notes],
+                "notes": [*(opened.notes if opened else notes), *outcome.notes],
                 **({"columns": dict(opened.columns)} if opened else {}),
                 "results": _collect_means(result),
                 "verdict": verdict(result),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from scmil.core.atomic import write_atomically
 from scmil.encoding.cohort import TileSettings, bags_folder, encode_slides, find_cohort, tile_slides
 from scmil.encoding.encoders import load_encoder
 from scmil.errors import DataError
+from scmil.stats.significance import LEVEL
 from scmil.studies.model_folder import read_page
 
 ENCODER = "efficientnet-lite0"  # its ImageNet weights are a package: nothing is downloaded
@@ -229,11 +230,25 @@ def _atlas_rows(made: Any, folder: Path) -> list[Row]:
         rows[0]["heading"] = "Atlas of atoms"
         page = os.path.relpath(made.out / "index.html", folder.parent)
         rows[0]["words"] = (
-            "An atom is a column of the dictionary of the sparse coding layer. These atoms "
-            f"separate the classes best; all atoms are in {page} (relative to this report). "
-            + rows[0]["words"]
+            "An atom is a column of the dictionary of the sparse coding layer. "
+            f"{_describe_difference(made.atlas.ranked[:ATLAS_ROWS])}; all atoms are in {page} "
+            f"(relative to this report). {rows[0]['words']}"
         )
     return rows
+
+
+def _describe_difference(atoms: Sequence[Any]) -> str:
+    """How well the atoms of the report separate the classes.
+
+    >>> from scmil.viz.atlas.atom import Atom
+    >>> _describe_difference([Atom(1, p=0.01), Atom(2, p=0.2)])
+    'These atoms separate the classes best'
+    >>> _describe_difference([Atom(1, p=1.0), Atom(2)])
+    'The use of these atoms differs most between the classes, but not significantly'
+    """
+    if any(atom.p is not None and atom.p < LEVEL for atom in atoms):
+        return "These atoms separate the classes best"
+    return "The use of these atoms differs most between the classes, but not significantly"
 
 
 def _copy_picture(source: Path, target: Path, caption: str) -> dict[str, str]:

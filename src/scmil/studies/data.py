@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from scmil.bags.audit_checks import without_bag
 from scmil.bags.checks import check_classes, labelled
 from scmil.bags.datasets import words_of
-from scmil.bags.label_records import columns_json
+from scmil.bags.label_records import columns_json, describe_inferred
 from scmil.bags.labels import Labels, read_labels
 from scmil.core.text import first_names
-from scmil.errors import DataError
+from scmil.errors import DataError, ScmilError
 from scmil.studies.config import TABLES, standardised_by_default
 from scmil.studies.run_inputs import load_bags
 from scmil.studies.settings import DataSettings
@@ -126,3 +126,30 @@ def _dataset_name(name: str) -> str:
     raise DataError(
         f"{name}: there is no such folder, table or data set. Names of data sets: scmil ls datasets"
     )
+
+
+def inferred_columns(settings: Iterable[DataSettings]) -> tuple[str, ...]:
+    """Return a note for each column that scmil infers in the label tables of these settings.
+
+    Args:
+        settings: `[data]` of each run of an experiment; a table that several runs use is read once.
+
+    Returns:
+        One note per inferred column; none for a table that cannot be read, which the run reports.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "labels.csv")
+    >>> _ = path.write_text("slide_id,lable\\ns1,a\\ns2,b\\n")
+    >>> inferred_columns([DataSettings("bags", False, labels=str(path))] * 2)
+    ("labels.csv: label column: 'lable' (inferred).",)
+    """
+    notes: list[str] = []
+    tables = {(each.labels, each.label, each.missing) for each in settings if each.labels}
+    for labels, label, missing in sorted(tables, key=str):
+        try:
+            table = read_labels(str(labels), label=label, missing=words_of(missing))
+        except ScmilError:
+            continue
+        lines = describe_inferred(table.columns)
+        notes += [f"{Path(str(labels)).name}: {line}." for line in lines]
+    return tuple(notes)

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def reading_threads() -> list[str]:
 def test_rows_are_in_the_order_of_the_tiles_whatever_is_read_first(
     workers: int, batch: int
 ) -> None:
-    # Whoever has the first tile is overtaken.
+    # The thread that reads the first tile is overtaken.
     late = FakeSlide(lambda x: time.sleep(0.02 if x == 0 else 0))
     bag = encoded(late, 20, batch=batch, workers=workers)
     expected = torch.tensor([[x / 255, 7 / 255, 0] for x in range(20)])
@@ -127,7 +128,7 @@ def test_every_window_is_read_with_the_tilings_size_and_resolution() -> None:
 def test_workers_read_at_the_same_time() -> None:
     together = threading.Barrier(3)
     # broken, and an error, unless three read at once.
-    slide = FakeSlide(lambda x: together.wait(timeout=20) and None)
+    slide = FakeSlide(lambda x: together.wait(timeout=120) and None)
     assert len(encoded(slide, 6, batch=1, workers=3).features) == 6
     assert len(slide.threads) == 3
 
@@ -141,7 +142,7 @@ def test_only_a_few_batches_are_read_ahead_however_many_tiles_there_are(workers:
         nonlocal calls
         calls += 1
         allowed = min((calls + workers * WAITING) * batch, n)  # what was taken, and what waits
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(slide.read_places) < allowed and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(0.005)  # enough to run ahead further
@@ -169,13 +170,23 @@ def test_a_tile_that_cannot_be_read_is_an_error_and_no_thread_stays(
     assert len(slide.read_places) <= broken + 1 + workers * WAITING
 
 
-def test_after_an_error_tiles_that_wait_are_not_read() -> None:
-    def fail_then_dawdle(x: int) -> None:
+def test_after_an_error_tiles_that_wait_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled, cancel, calls = threading.Event(), Future.cancel, []
+
+    def cancel_and_count(future: Future[Any]) -> bool:
+        done = cancel(future)
+        calls.append(future)
+        if len(calls) == WAITING:
+            cancelled.set()
+        return done
+
+    def fail_then_wait(x: int) -> None:
         if x == 0:
             raise SlideError("the first tile is broken")
-        time.sleep(0.4)  # time enough to cancel the next one
+        cancelled.wait(20)
 
-    slide = FakeSlide(fail_then_dawdle)
+    monkeypatch.setattr(Future, "cancel", cancel_and_count)
+    slide = FakeSlide(fail_then_wait)
     with pytest.raises(SlideError, match="the first tile"):
         encoded(slide, 100, batch=1, workers=1)
     assert len(slide.read_places) <= 2 < 1 + WAITING

@@ -43,6 +43,6 @@ def test_a_run_without_any_result_yet_has_a_report(tmp_path: Path) -> None:
 def test_a_report_of_sixty_runs_takes_seconds(tmp_path: Path) -> None:
     methods = [(f"method {i}", None if i % 2 == 0 else f"method {i - 1}") for i in range(12)]
     small_run(tmp_path, methods=methods, datasets=list("abcde"), bags=100, published={})
-    start = time.perf_counter()
+    start = time.process_time()
     write_report(tmp_path)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10

@@ -288,10 +288,10 @@ def test_a_grid_of_millions_of_cells_is_rejected_before_it_is_expanded() -> None
         for key in ("epochs", "learning_rate", "weight_decay", "clip", "patience")
     }
     document = {"data": {"dataset": "musk1"}, "grid": {**grid, "protocol.seed": list(range(20))}}
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ConfigError, match=r"\[grid\]: 64000000 runs, more than 10000"):
         make_plan(document, "bomb")
-    assert time.monotonic() < start + 5
+    assert time.process_time() < start + 5
 
 
 def test_a_grid_of_a_thousand_cells_is_expanded_in_seconds() -> None:

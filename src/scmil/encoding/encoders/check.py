@@ -20,7 +20,7 @@ ON_PROCESSOR, ON_GPU = 4, 32  # tiles per batch
 SECONDS = 2.0  # how long the speed is measured
 
 
-class Check(NamedTuple):
+class EncoderCheck(NamedTuple):
     """The result of a check; features are those of a synthetic tile."""
 
     name: str
@@ -47,7 +47,7 @@ def check_encoder(
     random: int | None = None,
     device: str = "cpu",
     precision: str = "auto",
-) -> Check:
+) -> EncoderCheck:
     """Build an encoder, load its weights, encode a synthetic tile, and measure speed and memory.
 
     The digest of the features is exact: the same on the same computer with the same versions. To
@@ -71,7 +71,7 @@ def check_encoder(
     tile = synthetic_tiles(encoder.size_px, count=1)
     features = exact(tile).cpu()
     values = features.contiguous().view(torch.uint8).numpy().tobytes()
-    return Check(
+    return EncoderCheck(
         name=encoder.name,
         parameters=count_parameters(loaded.network),
         expected_parameters=card.parameters,

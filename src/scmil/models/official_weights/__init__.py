@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scmil.errors import ModelFileError, OptionError
 from scmil.models.model import MILModel, build_model
-from scmil.models.official_weights.layout import UNUSED, Choices, Entry, Layout, Table
+from scmil.models.official_weights.layout import UNUSED, Choices, Layout, LayoutEntry, Table
 from scmil.models.official_weights.reading import read_checkpoint
 
 __all__ = ["Choices", "Converted", "convert", "layouts", "read_checkpoint"]
@@ -163,7 +163,7 @@ def _check_names(
         )
 
 
-def _fits(tensor: Tensor, entry: Entry, expected: tuple[int, ...]) -> bool:
+def _fits(tensor: Tensor, entry: LayoutEntry, expected: tuple[int, ...]) -> bool:
     shape = tuple(tensor.shape)
     if entry.form == "flatten":
         return tensor.numel() == math.prod(expected)
@@ -174,7 +174,7 @@ def _fits(tensor: Tensor, entry: Entry, expected: tuple[int, ...]) -> bool:
     return shape == expected
 
 
-def _to_ours(tensor: Tensor, entry: Entry, expected: tuple[int, ...]) -> Tensor:
+def _to_ours(tensor: Tensor, entry: LayoutEntry, expected: tuple[int, ...]) -> Tensor:
     """The tensor in the form of our parameter."""
     if entry.form == "flatten":
         return tensor.reshape(expected)

@@ -6,8 +6,8 @@ from scmil.models.official_weights.dtfd import gated_attention
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     has,
     linear,
@@ -53,7 +53,7 @@ def _describe_sc_mil(name: str, shapes: Shapes, choices: Choices) -> Description
     dim = size(shapes, "sc.Dict", 0) if refine else size(shapes, "classifier.fc.weight", 1)
     widths: list[int] = []
     if has(shapes, REDUCTION):
-        table[REDUCTION] = Entry("embed.0.weight")
+        table[REDUCTION] = LayoutEntry("embed.0.weight")
         dim, widths = size(shapes, REDUCTION, 1), [size(shapes, REDUCTION, 0)]
     settings = {
         "dim": dim,

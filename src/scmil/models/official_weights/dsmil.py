@@ -7,8 +7,8 @@ from functools import partial
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     has,
     linear,
@@ -33,8 +33,8 @@ def _describe(instance_classifier: str, _: str, shapes: Shapes, choices: Choices
         table |= linear("b_classifier.v.1", "aggregate.values.1")
     table |= {
         # A convolution over all bag vectors at once, which is a linear map.
-        "b_classifier.fcc.weight": Entry("aggregate.bag_classifier.weight", "flatten"),
-        "b_classifier.fcc.bias": Entry("aggregate.bag_classifier.bias"),
+        "b_classifier.fcc.weight": LayoutEntry("aggregate.bag_classifier.weight", "flatten"),
+        "b_classifier.fcc.bias": LayoutEntry("aggregate.bag_classifier.bias"),
     }
     aggregator = {
         "name": "dsmil",

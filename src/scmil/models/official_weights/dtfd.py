@@ -6,8 +6,8 @@ from scmil.errors import ModelFileError
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -35,7 +35,7 @@ def gated_attention(theirs: str, ours: str) -> Table:
 
 def _tiers(embed: str, tier1: str, tier2: str) -> Table:
     return {
-        f"{embed}.fc1.weight": Entry("embed.0.weight"),
+        f"{embed}.fc1.weight": LayoutEntry("embed.0.weight"),
         **gated_attention(f"{tier1}attention", "aggregate.tier1.score"),
         **linear(f"{tier1}classifier.fc", "aggregate.tier1.classifier"),
         **gated_attention(f"{tier2}attention", "aggregate.tier2.score"),

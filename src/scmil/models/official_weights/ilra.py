@@ -7,8 +7,8 @@ import re
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -22,7 +22,7 @@ HEADS = 8  # in all configurations of the authors; no tensor tells it
 def _block(theirs: str, ours: str, gated: bool) -> Table:
     """The place of the tensors of one attention block."""
     table = {
-        f"{theirs}.multihead_attn.{name}": Entry(f"{ours}.attention.{name}")
+        f"{theirs}.multihead_attn.{name}": LayoutEntry(f"{ours}.attention.{name}")
         for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
     }
     names = {"fc_q": "q", "fc_k": "k", "fc_v": "v", "fc_o": "o", "ln0": "norm1", "ln1": "norm2"}
@@ -35,12 +35,12 @@ def _block(theirs: str, ours: str, gated: bool) -> Table:
 
 def _describe(_: str, shapes: Shapes, __: Choices) -> Description:
     layers = len([name for name in shapes if LATENT.fullmatch(name)])
-    table: Table = {"pooling.S": Entry("aggregate.query", "flatten")}
+    table: Table = {"pooling.S": LayoutEntry("aggregate.query", "flatten")}
     table |= linear("classifier", "aggregate.classifier")
     table |= _block("pooling.mha", "aggregate.pool", gated=False)
     for number in range(layers):
         theirs, ours = f"gab_blocks.{number}", f"aggregate.layers.{number}"
-        table[f"{theirs}.latent"] = Entry(f"{ours}.latent", "flatten")
+        table[f"{theirs}.latent"] = LayoutEntry(f"{ours}.latent", "flatten")
         table |= _block(f"{theirs}.project_forward", f"{ours}.gather", gated=True)
         table |= _block(f"{theirs}.project_backward", f"{ours}.scatter", gated=True)
     settings = {

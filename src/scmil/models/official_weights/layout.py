@@ -13,7 +13,7 @@ POOLINGS = ("max", "mean", "lse")
 Shapes = Mapping[str, tuple[int, ...]]  # of the tensors of a checkpoint, by their names
 
 
-class Entry(NamedTuple):
+class LayoutEntry(NamedTuple):
     """The place of a tensor: the name of our parameter, and how its form differs.
 
     Forms: `same`; `flatten` (other axes, same order of the numbers); `transpose` (Keras' kernels
@@ -25,8 +25,8 @@ class Entry(NamedTuple):
     form: str = "same"
 
 
-UNUSED = Entry("", "unused")
-Table = dict[str, Entry]  # by the authors' name
+UNUSED = LayoutEntry("", "unused")
+Table = dict[str, LayoutEntry]  # by the authors' name
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def linear(theirs: str, ours: str, form: str = "same") -> Table:
     'aggregate.classifier.bias'
     """
     return {
-        f"{theirs}.{part}": Entry(f"{ours}.{part}", form if part == "weight" else _bias(form))
+        f"{theirs}.{part}": LayoutEntry(f"{ours}.{part}", form if part == "weight" else _bias(form))
         for part in ("weight", "bias")
     }
 

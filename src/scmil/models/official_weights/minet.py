@@ -12,8 +12,8 @@ from typing import Any
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -25,8 +25,8 @@ def _head(number: int, ours: str, shapes: Shapes) -> Table:
     if f"head.{number}.weight" in shapes:
         return linear(f"head.{number}", ours)
     return {
-        f"head.{number}.kernel": Entry(f"{ours}.weight", "transpose"),
-        f"head.{number}.bias": Entry(f"{ours}.bias"),
+        f"head.{number}.kernel": LayoutEntry(f"{ours}.weight", "transpose"),
+        f"head.{number}.bias": LayoutEntry(f"{ours}.bias"),
     }
 
 

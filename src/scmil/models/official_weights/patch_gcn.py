@@ -8,8 +8,8 @@ from scmil.models.official_weights.layout import (
     UNUSED,
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -24,7 +24,7 @@ def _layer(shapes: Shapes, number: int) -> Table:
     theirs, ours = f"layers.{number}", f"aggregate.convolutions.{number}"
     old = f"{theirs}.conv.t"  # its name in torch_geometric 1.6.3
     name = old if old in shapes else f"{theirs}.conv.aggr_module.t"
-    table = {name: Entry(f"{ours}.t")} | linear(f"{theirs}.conv.mlp.1", f"{ours}.norm")
+    table = {name: LayoutEntry(f"{ours}.t")} | linear(f"{theirs}.conv.mlp.1", f"{ours}.norm")
     for part, own in (("0", "widen"), ("4", "narrow")):
         entries = linear(f"{theirs}.conv.mlp.{part}", f"{ours}.{own}")
         if not _has_biases(shapes):

@@ -6,8 +6,8 @@ from scmil.models.official_weights.layout import (
     UNUSED,
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     has,
@@ -29,7 +29,7 @@ def encoder_table(shapes: Shapes, theirs: str = ENCODER, ours: str = "aggregate.
         table |= linear(f"{region}.qkv", f"{ours}layers.0.to_qkv")
         table |= linear(f"{region}.proj", f"{ours}layers.0.to_out.0")
         if has(shapes, f"{region}.pe."):
-            table[f"{region}.pe.weight"] = Entry(f"{ours}layers.0.position.weight")
+            table[f"{region}.pe.weight"] = LayoutEntry(f"{ours}layers.0.position.weight")
             table[f"{region}.pe.bias"] = UNUSED  # cancels in the softmax
         number = 1
     if has(shapes, f"{theirs}cr_msa."):
@@ -38,10 +38,10 @@ def encoder_table(shapes: Shapes, theirs: str = ENCODER, ours: str = "aggregate.
         table |= linear(f"{cross}.attn.qkv", f"{own}.attention.to_qkv")
         table |= linear(f"{cross}.attn.proj", f"{own}.attention.to_out.0")
         if f"{cross}.phi" in shapes:
-            table[f"{cross}.phi"] = Entry(f"{own}.phi.weight", "transpose")
+            table[f"{cross}.phi"] = LayoutEntry(f"{own}.phi.weight", "transpose")
         else:
             for part in ("0", "2"):
-                table[f"{cross}.phi.{part}.weight"] = Entry(f"{own}.phi.{part}.weight")
+                table[f"{cross}.phi.{part}.weight"] = LayoutEntry(f"{own}.phi.{part}.weight")
     return table
 
 
@@ -63,7 +63,7 @@ def _describe(_: str, shapes: Shapes, __: Choices) -> Description:
     table |= linear("predictor", "aggregate.classifier")
     for part in ("0", "2"):
         name = f"pool_fn.attention.attention.{part}.weight"
-        table[name] = Entry(f"aggregate.score.{part}.weight")
+        table[name] = LayoutEntry(f"aggregate.score.{part}.weight")
     settings = {
         "dim": size(shapes, FIRST, 1),
         "classes": size(shapes, "predictor.weight", 0, 2),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -20,13 +20,13 @@ BLOCK = "s4_block.1."
 def layer_table(theirs: str = BLOCK, ours: str = "aggregate.layer.") -> Table:
     """The place of the tensors of the state space layer."""
     return {
-        f"{theirs}D": Entry(f"{ours}D"),
-        f"{theirs}kernel.C": Entry(f"{ours}C"),
-        f"{theirs}kernel.log_dt": Entry(f"{ours}log_dt"),
-        f"{theirs}kernel.log_A_real": Entry(f"{ours}log_real", "flatten"),
-        f"{theirs}kernel.A_imag": Entry(f"{ours}imag", "flatten"),
-        f"{theirs}output_linear.0.weight": Entry(f"{ours}mix.weight", "flatten"),
-        f"{theirs}output_linear.0.bias": Entry(f"{ours}mix.bias"),
+        f"{theirs}D": LayoutEntry(f"{ours}D"),
+        f"{theirs}kernel.C": LayoutEntry(f"{ours}C"),
+        f"{theirs}kernel.log_dt": LayoutEntry(f"{ours}log_dt"),
+        f"{theirs}kernel.log_A_real": LayoutEntry(f"{ours}log_real", "flatten"),
+        f"{theirs}kernel.A_imag": LayoutEntry(f"{ours}imag", "flatten"),
+        f"{theirs}output_linear.0.weight": LayoutEntry(f"{ours}mix.weight", "flatten"),
+        f"{theirs}output_linear.0.bias": LayoutEntry(f"{ours}mix.bias"),
     }
 
 

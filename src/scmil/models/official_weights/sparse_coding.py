@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from scmil.models.official_weights.layout import Choices, Entry, Shapes, Table, has, linear, size
+from scmil.models.official_weights.layout import (
+    Choices,
+    LayoutEntry,
+    Shapes,
+    Table,
+    has,
+    linear,
+    size,
+)
 
 
 def layer_table(prefix: str = "", ours: str = "") -> Table:
     """The place of every tensor of a released layer."""
     table = {
-        f"{prefix}Dict": Entry(f"{ours}dictionary"),
-        f"{prefix}c": Entry(f"{ours}mu"),
-        f"{prefix}soft_comp": Entry(f"{ours}zeros"),
-        f"{prefix}Identity": Entry(f"{ours}identity"),
+        f"{prefix}Dict": LayoutEntry(f"{ours}dictionary"),
+        f"{prefix}c": LayoutEntry(f"{ours}mu"),
+        f"{prefix}soft_comp": LayoutEntry(f"{ours}zeros"),
+        f"{prefix}Identity": LayoutEntry(f"{ours}identity"),
     }
     for number in (0, 1, 3, 4, 6):  # linear layers and layer norms; Softplus has no weights
         table |= linear(f"{prefix}lam_layer.mlp.{number}", f"{ours}network.{number}")

@@ -7,8 +7,8 @@ import re
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -21,7 +21,7 @@ LAYER = re.compile(r"transformer\.layers\.(\d{1,3})\.0\.mhsa\.in_proj_weight")
 
 def _layer(theirs: str, ours: str) -> Table:
     table = {
-        f"{theirs}.0.mhsa.in_proj_{part}": Entry(f"{ours}.to_qkv.{part}")
+        f"{theirs}.0.mhsa.in_proj_{part}": LayoutEntry(f"{ours}.to_qkv.{part}")
         for part in ("weight", "bias")
     }
     names = {"0.norm": "norms.0", "0.mhsa.out_proj": "to_out"}
@@ -33,7 +33,7 @@ def _layer(theirs: str, ours: str) -> Table:
 
 def _describe(_: str, shapes: Shapes, __: Choices) -> Description:
     layers = len([name for name in shapes if LAYER.fullmatch(name)])
-    table: Table = {"class_token": Entry("aggregate.token", "flatten")}
+    table: Table = {"class_token": LayoutEntry("aggregate.token", "flatten")}
     table |= linear("project_features.0", "embed.0")
     table |= linear("transformer.norm", "aggregate.norm")
     table |= linear("mlp_head.0", "aggregate.classifier")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     linear,
     size,
@@ -17,7 +17,7 @@ from scmil.models.official_weights.sparse_coding import sparse_coding
 def _describe(_: str, shapes: Shapes, choices: Choices) -> Description:
     refine, table = sparse_coding("sc.", shapes, choices)
     table |= linear("_fc1.0", "embed.0") | linear("_fc2", "aggregate.classifier")
-    table |= {"cls_token": Entry("aggregate.token", "flatten")}
+    table |= {"cls_token": LayoutEntry("aggregate.token", "flatten")}
     norms = ("layer1.norm", "layer2.norm", "norm")
     for number, name in enumerate(norms):
         table |= linear(name, f"aggregate.norms.{number}")
@@ -26,7 +26,7 @@ def _describe(_: str, shapes: Shapes, choices: Choices) -> Description:
     for theirs, ours in (("layer1", "first"), ("layer2", "second")):
         table |= linear(f"{theirs}.attn.to_out.0", f"aggregate.{ours}.to_out.0")
         for name, own in (("to_qkv", "to_qkv"), ("res_conv", "residual")):
-            table[f"{theirs}.attn.{name}.weight"] = Entry(f"aggregate.{ours}.{own}.weight")
+            table[f"{theirs}.attn.{name}.weight"] = LayoutEntry(f"aggregate.{ours}.{own}.weight")
     settings = {
         "dim": size(shapes, "_fc1.0.weight", 1),
         "classes": size(shapes, "_fc2.weight", 0, 2),

@@ -63,6 +63,15 @@ def change(value: float | None) -> str:
     return "0.000" if round(value, 3) == 0 else f"{value:+.3f}".replace("-", MINUS)
 
 
+def with_minus(sentence: str) -> str:
+    """A sentence whose negative numbers have a minus sign; hyphens of names stay.
+
+    >>> with_minus("ABMIL-2: 95 % interval -0.012 to +0.021")
+    'ABMIL-2: 95 % interval −0.012 to +0.021'
+    """
+    return re.sub(r"(?<= )-(?=\d)", MINUS, sentence)
+
+
 def p_value(p: float | None) -> str:
     """A p-value with two or three decimals, as many as are needed to compare it with 0.05.
 

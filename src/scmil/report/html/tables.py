@@ -21,6 +21,7 @@ from scmil.report.html.markup import (
     join,
     p_equals,
     p_value,
+    with_minus,
 )
 from scmil.report.run import METRIC_NAMES, TUNED, Cost, Key, Run
 from scmil.report.tables import WARNING, TableEntry, caption, main_table, spread
@@ -331,7 +332,7 @@ def _comparison_row(each: MethodComparison) -> list[Markup]:
     return [
         row_header(each.method, f"against {each.against}"),
         text_cell(each.dataset),
-        element("td", result.sentence(), class_="words"),
+        element("td", with_minus(result.sentence()), class_="words"),
         number_cell(join(_delta(result.delta), interval), result.delta),
         number_cell(join(_delta(auc.difference), auc_p), auc.difference)
         if auc

@@ -24,9 +24,13 @@ if __name__ == "__main__":
 """
 WORK = """
 import os, time
+from pathlib import Path
 
-def work(_):
-    time.sleep(0.5)  # so that the other process takes the other one
+def work(number):
+    place = Path(__file__).parent
+    (place / f"started{number}").touch()
+    while not all((place / f"started{i}").exists() for i in range(2)):
+        time.sleep(0.02)  # so that the other process takes the other one
     return os.getpid()
 """
 
@@ -61,7 +65,7 @@ def test_processes_end_with_their_parent(how: signal.Signals, kernel: bool, tmp_
     assert all(map(is_alive, children))
     parent.send_signal(how)
     parent.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(map(is_alive, children)) and time.monotonic() < deadline:
         time.sleep(0.02)
     left = [pid for pid in children if is_alive(pid)]

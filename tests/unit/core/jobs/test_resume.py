@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -290,12 +291,14 @@ from scmil.core.atomic import write_atomically
 from scmil.core.jobs.failure_log import FailureLog
 from scmil.core.jobs.resume import for_each
 
-folder, pause, items = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+folder, pause, items, held = Path(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:])
 
 def make(item):
     with open(folder / "log.txt", "a") as log:
         log.write(f"{os.getpid()} {item}\\n")
     time.sleep(pause)
+    while item == held and not (folder / "go on").exists():
+        time.sleep(0.01)
     if item == 7:
         raise OSError("broken slide")
     write_atomically(folder / "out" / f"{item}.txt", str(item).encode())
@@ -306,8 +309,9 @@ print(outcome)
 """
 
 
-def start(folder: Path, pause: float, items: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WORKER, str(folder), str(pause), str(items)]
+def start(folder: Path, items: int, pause: float = 0, held: int = -1) -> subprocess.Popen[str]:
+    """A process that makes the items; at the item `held` it waits for the file "go on"."""
+    command = [sys.executable, "-c", WORKER, *map(str, (folder, pause, items, held))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -318,15 +322,15 @@ def log_of(folder: Path) -> list[tuple[int, int]]:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not what():
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
 def test_two_processes_make_everything_and_nothing_twice(tmp_path: Path) -> None:
-    workers = [start(tmp_path, 0.02, 30) for _ in range(2)]
-    summaries = [worker.communicate(timeout=60)[0] for worker in workers]
+    workers = [start(tmp_path, 30, pause=0.02) for _ in range(2)]
+    summaries = [worker.communicate(timeout=300)[0] for worker in workers]
     assert all(worker.returncode == 0 for worker in workers)
     made = [item for _, item in log_of(tmp_path)]
     assert sorted(made) == list(range(30))
@@ -339,34 +343,34 @@ def test_two_processes_make_everything_and_nothing_twice(tmp_path: Path) -> None
 
 
 def test_after_a_kill_the_next_start_makes_the_rest(tmp_path: Path) -> None:
-    worker = start(tmp_path, 0.05, 6)
-    wait_for(lambda: len(log_of(tmp_path)) >= 3)
+    worker = start(tmp_path, 6, held=2)
+    wait_for(lambda: len(log_of(tmp_path)) == 3)
     os.kill(worker.pid, signal.SIGKILL)
     worker.communicate()
     before = {path.name for path in (tmp_path / "out").glob("*.txt")}
-    assert 2 <= len(before) < 6
-    follower = start(tmp_path, 0, 6)
-    assert (
-        follower.communicate(timeout=60)[0]
-        == f"{6 - len(before)} made, {len(before)} kept, 0 failed\n"
-    )
+    assert before == {"0.txt", "1.txt"}
+    follower = start(tmp_path, 6)
+    assert follower.communicate(timeout=300)[0] == "4 made, 2 kept, 0 failed\n"
 
 
 def test_a_slide_in_other_hands_is_taken_or_waited_for(tmp_path: Path) -> None:
-    other = start(tmp_path, 0.5, 1)
+    other = start(tmp_path, 1, held=0)
     wait_for(lambda: len(log_of(tmp_path)) == 1)
     made: list[int] = []
     arguments = todo(
         tmp_path / "out", target=lambda item: tmp_path / "out" / f"{item}.txt", stage="test"
     )
     assert for_each([0], made.append, **arguments, wait=False) == JobOutcome(taken=("0",))
+    finish = threading.Timer(0.1, (tmp_path / "go on").touch)
+    finish.start()
     assert for_each([0], made.append, **arguments) == JobOutcome(kept=("0",))
     assert made == []
+    finish.join()
     other.communicate()
 
 
 def test_a_slide_whose_maker_was_killed_while_we_waited_is_made_by_us(tmp_path: Path) -> None:
-    other = start(tmp_path, 60, 1)
+    other = start(tmp_path, 1, held=0)
     wait_for(lambda: len(log_of(tmp_path)) == 1)
     out = tmp_path / "out"
     half = out / f".0.txt.{'a' * 32}"

@@ -41,10 +41,10 @@ def scattered(count: int) -> list[tuple[float, float]]:
 def test_a_thousand_holes_that_overlap_are_read_in_a_moment(tmp_path: Path) -> None:
     holes = [square(at, at, 50) for at in range(1000)]
     path = written(tmp_path / "holes.geojson", [square(0, 0, 1500), *holes])
-    start = time.monotonic()
+    start = time.process_time()
     [region] = read_geojson(path)
     # Alone it takes 0.3 s, and 45 s with the default method of shapely.
-    assert time.monotonic() < start + 10
+    assert time.process_time() < start + 10
     assert region.polygon.area == 1500**2 - (50**2 + 999 * (2 * 50 - 1))
 
 
@@ -64,13 +64,13 @@ def test_a_ring_of_random_points_is_rejected_before_it_is_made_valid(
             f"<Coordinates>{each}</Coordinates></Annotation>"
         )
         path.write_text(f"<ASAP_Annotations><Annotations>{inner}</Annotations></ASAP_Annotations>")
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(
         DataError,
         match=rf"random\.{suffix}: the 3000 lines of its outlines cross more than 209000 times",
     ):
         (read_geojson if suffix == "geojson" else read_asap)(path)
-    assert time.monotonic() < start + 10
+    assert time.process_time() < start + 10
 
 
 def test_valid_regions_that_cross_each_other_too_often_are_rejected_too(tmp_path: Path) -> None:

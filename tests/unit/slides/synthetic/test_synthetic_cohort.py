@@ -13,7 +13,7 @@ from scmil.slides.synthetic import paint_cohort
 
 def test_the_labels_of_a_cohort_are_independent_of_the_resolution(tmp_path: Path) -> None:
     table = paint_cohort(
-        tmp_path, slides=6, patients=4, seed=1, size=(1000, 1000), mpp=[2.0, 4.0], annotations=True
+        tmp_path, slides=6, patients=4, seed=1, size=(1000, 1000), mpp=[1.0, 2.0], annotations=True
     )
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert list(rows[0]) == ["case_id", "slide_id", "label"]
@@ -21,7 +21,7 @@ def test_the_labels_of_a_cohort_are_independent_of_the_resolution(tmp_path: Path
     assert len({(row["case_id"], row["label"]) for row in rows}) == 4  # one label a patient
     for label in ("normal", "tumour"):
         slides = [tmp_path / f"{row['slide_id']}.svs" for row in rows if row["label"] == label]
-        assert {resolution(path) for path in slides} == {2.0, 4.0}
+        assert {resolution(path) for path in slides} == {1.0, 2.0}
         assert all(
             ("<Coordinate " in path.with_suffix(".xml").read_text()) == (label == "tumour")
             for path in slides
@@ -39,7 +39,7 @@ def test_a_cohort_keeps_existing_slides_and_generates_the_others(tmp_path: Path)
     with pytest.raises(
         OutputError, match=r"slide_002\.svs exists and was not written by scmil paint"
     ):
-        paint_cohort(tmp_path, **options)  # damaged: nothing says that it was painted
+        paint_cohort(tmp_path, **options)  # damaged: its origin is not known
     paint_cohort(tmp_path, **options, overwrite=True)
     assert [path.read_bytes() for path in files] == before
     assert files[2].stat().st_ino == kept
@@ -48,25 +48,35 @@ def test_a_cohort_keeps_existing_slides_and_generates_the_others(tmp_path: Path)
     assert files[2].stat().st_ino != kept
 
 
-@pytest.mark.parametrize(
-    "name", ["slide_002.svs", "slide_001.xml", "slide_002.geojson", "labels.csv"]
-)
+TWO_SLIDES = dict(slides=2, size=(1000, 1000), mpp=2.0, annotations=True)
+NAMES = ["slide_002.svs", "slide_001.xml", "slide_002.geojson", "labels.csv"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_files_of_other_programs_are_not_replaced(name: str, tmp_path: Path) -> None:
-    options = dict(slides=2, size=(1000, 1000), mpp=4.0, seed=1, annotations=True)
-    theirs = tmp_path / name
-    theirs.write_text("theirs")
+    (tmp_path / name).write_text("theirs")
     with pytest.raises(OutputError, match=f"{name} .*was not written by scmil.*--overwrite"):
-        paint_cohort(tmp_path, **options)
+        paint_cohort(tmp_path, **TWO_SLIDES, seed=1)
     # And nothing was generated.
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "theirs"}
-    paint_cohort(tmp_path, **options, overwrite=True)
-    paint_cohort(tmp_path, **{**options, "seed": 2})  # our own are replaced
-    theirs.unlink()
-    # A link that leads out, here to a disk that is not there.
-    theirs.symlink_to(tmp_path.parent / "elsewhere")
-    with pytest.raises(OutputError, match=f"{name} (is there|exists)"):
-        paint_cohort(tmp_path, **{**options, "seed": 3})
-    assert theirs.is_symlink()
+
+
+def test_own_files_and_with_overwrite_those_of_others_are_replaced_but_no_link_is(
+    tmp_path: Path,
+) -> None:
+    for name in NAMES:
+        (tmp_path / name).write_text("theirs")
+    paint_cohort(tmp_path, **TWO_SLIDES, seed=1, overwrite=True)
+    paint_cohort(tmp_path, **TWO_SLIDES, seed=2)  # our own are replaced
+    for name in NAMES:
+        path, ours = tmp_path / name, tmp_path.parent / "ours"
+        path.rename(ours)
+        # A link that leads out, here to a disk that is not there.
+        path.symlink_to(tmp_path.parent / "elsewhere")
+        with pytest.raises(OutputError, match=f"{name} (is there|exists)"):
+            paint_cohort(tmp_path, **TWO_SLIDES, seed=3)
+        assert path.is_symlink()
+        ours.replace(path)
 
 
 @pytest.mark.parametrize(

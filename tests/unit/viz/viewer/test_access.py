@@ -42,7 +42,7 @@ def test_requests_without_the_token_are_rejected(server: Server, path: str) -> N
     "path", ["/", "/{other}/", "/{other}/api/slides", "/{prefix}", "//{prefix}/", "/api/slides"]
 )
 def test_requests_without_the_prefix_are_rejected(server: Server, path: str) -> None:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
     path = path.format(prefix=server.prefix, other="x" * len(server.prefix))
     for query in ("", f"?token={server.token}"):
         connection.request("GET", path + query, headers={"Cookie": server.cookie})

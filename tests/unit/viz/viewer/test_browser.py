@@ -67,7 +67,7 @@ def test_a_browser_that_blocks_until_it_is_closed_is_served(
 
     def open_page(_: str) -> bool:
         address = urlsplit(addresses[0])
-        connection = HTTPConnection("127.0.0.1", address.port or 0, timeout=10)
+        connection = HTTPConnection("127.0.0.1", address.port or 0, timeout=120)
         connection.request("GET", f"{address.path}?{address.query}")
         response = connection.getresponse()
         response.read()

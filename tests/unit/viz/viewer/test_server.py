@@ -57,7 +57,7 @@ def test_a_new_server_rejects_the_addresses_of_an_earlier_one(home: Path, tmp_pa
     with running(Library([home / "sc"], other), port) as server:
         after = first_pictures(server)
         for path in before:
-            connection = HTTPConnection("127.0.0.1", port, timeout=20)
+            connection = HTTPConnection("127.0.0.1", port, timeout=120)
             connection.request("GET", path, headers={"Cookie": server.cookie})
             response = connection.getresponse()
             response.read()  # a response that is not read keeps its socket open
@@ -103,9 +103,9 @@ def test_slow_annotations_do_not_delay_images_or_the_end_of_the_server(
         processes = list(running_now)
         assert status(server, "/dz/0/10/0_0.jpg") == 200
         start = time.monotonic()
-    assert time.monotonic() < start + 10
+    assert time.monotonic() < start + 120  # the annotations take 300 s
     for one in asking:
-        one.join(10)
+        one.join(120)
     assert all(process.poll() is not None for process in processes)
 
 
@@ -134,7 +134,7 @@ def test_an_interrupt_ends_the_viewer_while_all_threads_are_busy(home: Path) -> 
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         try:
-            _, errors = process.communicate(timeout=15)
+            _, errors = process.communicate(timeout=120)
         finally:
             process.kill()
         assert (process.returncode, errors) == (130, "")
