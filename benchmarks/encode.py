@@ -8,17 +8,18 @@ ResNet-18 with random weights encodes the same tiles of a slide of 20 000 pixels
            transform, and torchvision's network in float32.
 
 They take turns on different regions of the slide; the figures are medians of the ratios. `--cards`
-measures `ours` and `floor` with the transformers of two cards, ViT-S/16 and ViT-L/16, and the gain
-of bfloat16 where the processor computes in it. Then the whole pipeline runs on slides of 5 000,
-20 000 and 60 000 pixels a side, each in its own process with a trivial network, and the peak memory
-of each is printed. `--memory` runs only this part, `--speed` only the first.
+measures `ours` and `floor` of the cards of ResNet-18, a ViT-S/16 and a ViT-L/16
+(encode_cards.py), the gain of bfloat16 where the processor computes in it, and the peak memory
+of the ViT-S/16 on slides of 5 000 and 20 000 pixels a side. Then the whole pipeline runs on slides
+of 5 000, 20 000 and 60 000 pixels a side, each in its own process with a trivial network, and the
+peak memory of each is printed. `--memory` runs only this part, `--speed` only the first.
+`--tiles` bounds the number of tiles of each measurement.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import statistics
@@ -32,12 +33,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from encode_cards import CARD_SIDES, CARDS, MEMORY_CARD, OF_CARD_FLOOR, card_speed
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cosine_similarity
 
 from scmil.core.memory import memory_is_kept
 from scmil.encoding.encoders import Encoder, load_encoder, registry
-from scmil.encoding.encoders.optimise import computes_bfloat16
 from scmil.encoding.features import ON_PROCESSOR, encode
 from scmil.slides import find_tissue, open_slide, tile
 from scmil.slides.synthetic import paint
@@ -50,8 +51,6 @@ BATCH = 32
 FEW = ON_PROCESSOR
 MEMORY_SIDES = (5_000, 20_000, 60_000)
 OF_FLOOR, OF_PLAIN, AGREES = 0.9, 1.5, 0.999  # the targets
-CARDS = ("kaiko-vits16", "uni")  # ViT-S/16 and ViT-L/16
-CARD_TILES, OF_CARD_FLOOR = 64, 0.95
 FLAT = 1.25  # largest accepted ratio of peak memory, largest slide to smallest
 
 
@@ -171,61 +170,6 @@ def speed(turns: int, tiles: int) -> dict[str, Any]:
     }
 
 
-# -------------------------------------------------------------------------------------------- cards
-
-
-def card_speed(name: str, turns: int, tiles: int) -> dict[str, Any]:
-    """The speed of a card with random weights against its network alone, on the same tiles."""
-    encoder = load_encoder(name, random=0)
-    side = max(4, math.isqrt(tiles) + 2) * encoder.size_px * 2
-    rates: dict[str, list[float]] = {"ours": [], "floor": []}
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "slide.svs"
-        paint(path, size=(side, side), seed=0)
-        with open_slide(path) as slide:
-            tiling = tile(slide, find_tissue(slide), size_px=encoder.size_px)
-            some = part(tiling, 0, tiles)
-            read = [slide.read((int(x), int(y)), some.size_px, some.mpp) for x, y in some.xy]
-            pixels = torch.from_numpy(np.stack(read))
-            ways: dict[str, Callable[[], Any]] = {
-                "ours": lambda: encode(slide, some, encoder),
-                "floor": lambda: in_batches(encoder, pixels),
-            }
-            for turn in range(turns + 1):
-                for way in list(ways) if turn % 2 else list(ways)[::-1]:
-                    seconds, _ = timed(ways[way])
-                    if turn:  # the first turn loads kernels
-                        rates[way].append(len(pixels) / seconds)
-            gain = bfloat16_gain(name, pixels)
-    ratios = [a / b for a, b in zip(rates["ours"], rates["floor"], strict=True)]
-    found = {
-        "precision": encoder.precision,
-        "tiles": len(pixels),
-        "tiles_per_second": {way: statistics.median(values) for way, values in rates.items()},
-        "of_floor": statistics.median(ratios),
-        "bfloat16_gain": gain,
-    }
-    print(f"{name}: {found}")
-    return found
-
-
-def in_batches(encoder: Encoder, pixels: Tensor) -> Tensor:
-    with memory_is_kept():
-        return torch.cat([encoder(pixels[at : at + FEW]) for at in range(0, len(pixels), FEW)])
-
-
-def bfloat16_gain(name: str, pixels: Tensor) -> float | None:
-    """Tiles per second in bfloat16 over those in float32; None where it is not native."""
-    if not computes_bfloat16(torch.device("cpu")):
-        return None
-    seconds = []
-    for precision in ("float32", "bfloat16"):
-        encoder = load_encoder(name, random=0, precision=precision)
-        encoder(pixels[:FEW])
-        seconds.append(timed(lambda encoder=encoder: in_batches(encoder, pixels))[0])  # type: ignore[misc]
-    return seconds[0] / seconds[1]
-
-
 # ------------------------------------------------------------------------------------------- memory
 
 
@@ -236,25 +180,26 @@ class Thumbnail(nn.Module):
         return adaptive_avg_pool2d(x, 13).flatten(1)[:, :507]
 
 
-def peak_megabytes(side: int, scratch: Path) -> dict[str, Any]:
+def peak_megabytes(side: int, scratch: Path, card: str) -> dict[str, Any]:
     """Tile and encode a whole slide, and return the peak memory of this process."""
     from scmil.bags.hdf5 import write_bag
 
-    encoder = Encoder("thumbnail", 507, Thumbnail(), "none", "none")
+    thumbnail = Encoder("thumbnail", 507, Thumbnail(), "none", "none")
+    encoder = load_encoder(card, random=0) if card else thumbnail
     with open_slide(scratch / f"{side}.svs") as slide:
-        tiling = tile(slide, find_tissue(slide))
+        tiling = tile(slide, find_tissue(slide), size_px=encoder.size_px)
         write_bag(encode(slide, tiling, encoder, dtype="float16"), scratch / f"{side}.h5")
     with open("/proc/self/status") as file:
         peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
     return {"side_px": side, "tiles": len(tiling), "peak_mb": peak / 1024}
 
 
-def memory(sides: tuple[int, ...]) -> list[dict[str, Any]]:
+def memory(sides: tuple[int, ...], card: str = "") -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for side in sides:
             paint(Path(scratch) / f"{side}.svs", size=(side, side), seed=0)
-            command = [sys.executable, __file__, "--one", str(side), scratch]
+            command = [sys.executable, __file__, "--one", str(side), scratch, card]
             rows.append(
                 json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
             )
@@ -272,13 +217,17 @@ def main() -> None:
     parser.add_argument("--cards", action="store_true")
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--tiles", type=int, default=TILES)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--sides", type=int, nargs="+", default=CARD_SIDES, help="with --cards")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(peak_megabytes(int(arguments.one[0]), Path(arguments.one[1]))))
+        side, scratch, card = arguments.one
+        print(json.dumps(peak_megabytes(int(side), Path(scratch), card)))
         return
     both = not (arguments.speed or arguments.memory or arguments.cards)
-    page: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    out: Path = arguments.out
+    page: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
     processor = platform.processor() or platform.machine()
     page["machine"] = f"{os.cpu_count()} cores, {processor}, torch {torch.__version__}"
     reached = []
@@ -302,7 +251,10 @@ def main() -> None:
             ),
         ]
     if arguments.cards or both:
-        page["cards"] = {name: card_speed(name, arguments.turns, CARD_TILES) for name in CARDS}
+        page["cards"] = {
+            name: card_speed(name, arguments.turns, min(tiles, arguments.tiles))
+            for name, tiles in CARDS.items()
+        }
         for name, found in page["cards"].items():
             reached.append(
                 verdict(
@@ -311,18 +263,19 @@ def main() -> None:
                     f"at least {OF_CARD_FLOOR}",
                 )
             )
+        page["card_memory"] = rows = memory(tuple(arguments.sides), MEMORY_CARD)
+        reached.append(grows_little(rows, MEMORY_CARD))
     if arguments.memory or both:
         page["memory"] = rows = memory(MEMORY_SIDES)
-        growth = rows[-1]["peak_mb"] / rows[0]["peak_mb"]
-        reached.append(
-            verdict(
-                f"memory of the largest over the smallest {growth:.2f}",
-                growth <= FLAT,
-                f"at most {FLAT}",
-            )
-        )
-    RESULTS.write_text(json.dumps(page, indent=2) + "\n")
+        reached.append(grows_little(rows, "trivial network"))
+    out.write_text(json.dumps(page, indent=2) + "\n")
     sys.exit(not all(reached))
+
+
+def grows_little(rows: list[dict[str, Any]], network: str) -> bool:
+    growth = rows[-1]["peak_mb"] / rows[0]["peak_mb"]
+    measured = f"{network}: memory of the largest slide over the smallest {growth:.2f}"
+    return verdict(measured, growth <= FLAT, f"at most {FLAT}")
 
 
 def verdict(measured: str, holds: bool, target: str) -> bool:

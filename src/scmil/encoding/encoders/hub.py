@@ -45,6 +45,7 @@ def fetch(name: str, repository: str, file: str, revision: str = "") -> Path:
     hub = import_extra("huggingface_hub", "hub")
     page = f"https://huggingface.co/{repository}"
     endpoint = os.environ.get("HF_ENDPOINT")
+    hub.utils.logging.set_verbosity_error()  # its retries; the error says what failed
     try:
         path = hub.hf_hub_download(repository, file, revision=revision or None, endpoint=endpoint)
     except OSError as error:
@@ -76,7 +77,7 @@ def _explain(name: str, page: str, file: str, error: Exception) -> str:
             f"{name}: {page} has no file {file} in this revision. The authors may have renamed it; "
             f"look at {page}/tree/main. {manual}"
         )
-    reason = str(error).partition("\n")[0]
+    reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
     return f"{name}: {file} cannot be downloaded from {page} ({reason}). Try again. {manual}"
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from scmil.encoding.encoders.weights import (
     COUNTER,
     Checkpoint,
     State,
+    compare_state,
     digest,
     load_state,
     obtain,
@@ -92,11 +96,38 @@ def load_card(
 def load_network(card: Card, state: State, where: str) -> nn.Module:
     """A frozen network with the tensors of a published file, every one in its place."""
     network = build_empty(card)
-    state = LAYOUTS[card.weights.layout](strip_prefixes(state, card.weights.strip))
-    if interpolation := RESAMPLED.get(card.weights.layout):
-        state = resample_positions(state, network.state_dict(), interpolation)
-    load_state(network, state, card.weights.ignore, where)
+    own = network.state_dict()
+    renamed = _rename_tensors(card, state, card.weights.strip, own)
+    try:
+        load_state(network, renamed, card.weights.ignore, where)
+    except WeightsError as error:
+        if prefix := _fitting_prefix(card, state, own):
+            raise WeightsError(
+                f"{error} They fit without the prefix {prefix!r}: remove it from the names, or use "
+                f"a copy of the card with strip = [{prefix!r}] below [weights]."
+            ) from None
+        raise
     return network.eval().requires_grad_(False)
+
+
+def _rename_tensors(card: Card, state: State, strip: Iterable[str], own: State) -> State:
+    """The tensors of a file with the names of the network."""
+    renamed = LAYOUTS[card.weights.layout](strip_prefixes(state, strip))
+    if interpolation := RESAMPLED.get(card.weights.layout):
+        renamed = resample_positions(renamed, own, interpolation)
+    return renamed
+
+
+def _fitting_prefix(card: Card, state: State, own: State) -> str:
+    """A prefix without which the tensors of a file fit, or an empty text."""
+    shared = Counter(key[: dot.end()] for key in state for dot in re.finditer(r"\.", key))
+    candidates = [prefix for prefix, count in shared.items() if 2 * count > len(own)]
+    for prefix in sorted(candidates, key=len):
+        strip = (*card.weights.strip, prefix)
+        renamed = _rename_tensors(card, state, strip, own)
+        if not compare_state(own, renamed, card.weights.ignore)[1]:
+            return prefix
+    return ""
 
 
 def build_random(card: Card, seed: int = 0) -> nn.Module:

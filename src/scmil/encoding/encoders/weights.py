@@ -161,13 +161,19 @@ def read_state(path: Path, unwrap: Iterable[str] = ()) -> dict[str, Tensor]:
         ) from None
     except UnpicklingError as error:
         reason = str(error).partition("\n")[0]
+        if reason.startswith("Weights only load failed"):  # with advice to load it unprotected
+            found = re.search(r"Unsupported \w+: [\w. ]*\w|invalid load key", str(error))
+            reason = found[0] if found else "not a file of torch"
         raise WeightsError(
-            f"{path} is damaged, or would run code when it is read, and was not loaded ({reason}). "
-            "Save its state_dict() as .safetensors on a computer where you trust it."
+            f"{path} is damaged, is not a file of weights, or would run code when it is read, and "
+            f"was not loaded ({reason}). Download the file again, or save its state_dict() as "
+            ".safetensors on a computer where you trust it."
         ) from None
     except Exception as error:  # safetensors, zip and torch raise different ones for damaged files
+        reason = str(error).partition(". This is an internal")[0]  # of torch's zip reader
         raise WeightsError(
-            f"{path} cannot be read as weights ({error}). Download the file again."
+            f"{path} cannot be read as weights: it is damaged or incomplete ({reason}). Download "
+            "the file again."
         ) from None
     return _tensors(content, path, unwrap)
 
@@ -238,6 +244,29 @@ def load_state(network: nn.Module, state: State, ignores: str, where: str) -> No
     scmil.errors.WeightsError: a.pth: these are not the weights of this network. Missing: bias.
     """
     own = network.state_dict()
+    used, problems = compare_state(own, state, ignores)
+    if problems:
+        raise WeightsError(
+            f"{where}: these are not the weights of this network. {' '.join(problems)}"
+        )
+    if any(value.is_meta for value in own.values()):  # built without memory of its own
+        used = {name: value.to(own[name].dtype) for name, value in used.items()}
+        network.load_state_dict(used, strict=False, assign=True)
+        return
+    network.load_state_dict(used, strict=False)  # strict would require the counters
+
+
+def compare_state(own: State, state: State, ignores: str) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights that a network uses, and sentences about those that do not fit.
+
+    Args:
+        own: The weights of the network.
+        state: Those of a file.
+        ignores: Pattern of names in `state` that the network does not use.
+
+    Returns:
+        The used weights by name, and a sentence for each kind of difference.
+    """
     used = {
         name: value for name, value in state.items() if name in own or not re.match(ignores, name)
     }
@@ -249,17 +278,7 @@ def load_state(network: nn.Module, state: State, ignores: str, where: str) -> No
         if name in used and used[name].shape != value.shape
     ]
     differences = {"Missing": missing, "Not expected": unexpected, "Other shapes": shapes}
-    if problems := [
-        f"{kind}: {first_names(names)}." for kind, names in differences.items() if names
-    ]:
-        raise WeightsError(
-            f"{where}: these are not the weights of this network. {' '.join(problems)}"
-        )
-    if any(value.is_meta for value in own.values()):  # built without memory of its own
-        used = {name: value.to(own[name].dtype) for name, value in used.items()}
-        network.load_state_dict(used, strict=False, assign=True)
-        return
-    network.load_state_dict(used, strict=False)  # strict would require the counters
+    return used, [f"{kind}: {first_names(names)}." for kind, names in differences.items() if names]
 
 
 def digest(network: nn.Module) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -149,12 +150,13 @@ def test_a_change_of_the_input_changes_the_digest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: {f"encoder.{k}": v for k, v in s.items()}, r"Not expected: trunk\.encoder"),
-        (lambda s: {k: v for k, v in s.items() if k != "norm.bias"}, r"Missing: trunk\.norm\.bias"),
+        (lambda s: {f"encoder.{k}": v for k, v in s.items()}, r"without the prefix 'encoder\.'"),
+        (lambda s: {f"a.b.{k}": v for k, v in s.items()} | {"c": torch.ones(1)}, r"'a\.b\.'"),
+        (lambda s: {k: v for k, v in s.items() if k != "norm.bias"}, r"trunk\.norm\.bias\.$"),
         (lambda s: {**s, "pos_embed": torch.ones(1, 10, 48)}, r"Other shapes: trunk\.pos_embed"),
         (lambda s: published.dinov2_state(48, 2, 16, 2, hidden=32), "Not expected"),
     ],
-    ids=["prefix", "incomplete", "resolution", "foreign"],
+    ids=["prefix", "two prefixes", "incomplete", "resolution", "foreign"],
 )  # fmt: skip
 def test_a_file_that_does_not_fit_is_rejected_with_a_list(
     change: object, message: str, tmp_path: Path
@@ -268,6 +270,8 @@ def test_an_unreachable_hub_and_a_missing_package_are_explained(
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     with pytest.raises(WeightsError, match=r"own\.pth cannot be downloaded from .*Try again"):
         load_card(card)
+    # Its retries are not printed.
+    assert huggingface_hub.utils.logging.get_verbosity() == logging.ERROR
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'scmil\[hub\]'"):
         load_card(card)
