@@ -74,6 +74,23 @@ def test_compare_states_an_inferred_label_column(home: Path) -> None:
     assert any(INFERRED in note for note in answer["notes"])
 
 
+def test_run_states_an_inferred_label_column(home: Path) -> None:
+    (home / "mine.toml").write_text(
+        f"""\
+data = {{ dataset = "{home / "bags"}", labels = "{home / "labels.csv"}" }}
+protocol = {{ folds = 2 }}
+model = {{ aggregator = "mean" }}
+training = {{ epochs = 1 }}
+"""
+    )
+    command = ["run", str(home / "mine.toml"), "--out", str(home / "run"), "--jobs", "1"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert INFERRED in " ".join(result.output.split())
+    notes = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["notes"]
+    assert [note.endswith(INFERRED) for note in notes] == [True]
+
+
 def test_audit_states_an_inferred_label_column(home: Path) -> None:
     assert INFERRED in invoke(home, "audit").output
     assert json.loads(invoke(home, "audit", "--json").stdout)["columns"] == IN_JSON

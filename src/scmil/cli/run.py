@@ -111,8 +111,12 @@ def run_plan(
     from scmil.core.jobs.shards import ALL
     from scmil.report import read_run, verdict, write_report
     from scmil.studies import runner as experiments
+    from scmil.studies.data import inferred_label_columns
 
     cells = experiments.chosen_cells(plan, only, options.get("shard", ALL))
+    stated = opened.notes if opened else inferred_label_columns(c.settings.data for c in cells)
+    for line in stated if not (as_json or opened) else ():
+        say(line, err=True)
     with run_progress(cells, folder, as_json) as (progress, on_cell):
         outcome = (start or experiments.run)(
             plan,
@@ -136,7 +140,7 @@ def run_plan(
                 "before": outcome.before,
                 "finished": outcome.finished,
                 "failed": outcome.failed,
-                "notes": [*(opened.notes if opened else ()), *outcome.notes],
+                "notes": [*stated, *outcome.notes],
                 **({"columns": dict(opened.columns)} if opened else {}),
                 "results": _collect_means(result),
                 "verdict": verdict(result),

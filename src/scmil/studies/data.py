@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from scmil.bags.audit_checks import without_bag
 from scmil.bags.checks import check_classes, labelled
 from scmil.bags.datasets import words_of
-from scmil.bags.label_records import columns_json
+from scmil.bags.label_records import columns_json, describe_inferred
 from scmil.bags.labels import Labels, read_labels
 from scmil.core.text import first_names
-from scmil.errors import DataError
+from scmil.errors import DataError, ScmilError
 from scmil.studies.config import TABLES, standardised_by_default
 from scmil.studies.run_inputs import load_bags
 from scmil.studies.settings import DataSettings
@@ -102,6 +103,24 @@ def open_data(
         notes += _notes(table, everyone)
         columns = columns_json(table.columns)
     return Data(settings, kept, notes, columns)
+
+
+def inferred_label_columns(settings: Iterable[DataSettings]) -> tuple[str, ...]:
+    """A line for each column of the label tables of an experiment that was inferred.
+
+    A table that cannot be read has none; the runs that need it report the problem.
+
+    >>> inferred_label_columns([DataSettings("musk1", True)])
+    ()
+    """
+    lines: list[str] = []
+    for labels, label, missing in dict.fromkeys((s.labels, s.label, s.missing) for s in settings):
+        if labels is None:
+            continue
+        with suppress(ScmilError, OSError):
+            table = read_labels(labels, label=label, missing=words_of(missing))
+            lines += [f"{labels}: {line}" for line in describe_inferred(table.columns)]
+    return tuple(lines)
 
 
 def _notes(table: Labels, bags: BagSet) -> tuple[str, ...]:
