@@ -208,5 +208,9 @@ for _module in (
     "transmil",
     "dtfd",
     "ilra",
+    "clam",
+    "acmil",
+    "attrimil",
+    "dgr",
 ):
     import_module(f"{__name__}.{_module}")
