@@ -1,9 +1,10 @@
-"""The golden numbers of tests/data/golden: inputs and weights by their rule, and outputs."""
+"""The golden numbers of tests/data/golden: inputs, weights, outputs, differences."""
 
 from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ class Golden:
 
     @property
     def _codes(self) -> int:
-        keys = [key for key in self.arrays if key.startswith(("codes_", "probability_"))]
+        starts = ("codes_", "probability_", "output_")
+        keys = [key for key in self.arrays if key.startswith(starts)]
         return len([key for key in keys if key.count("_") == 1])
 
     def x(self, bag: int) -> Tensor:
@@ -101,3 +103,23 @@ class Golden:
     def get(self, what: str, bag: int) -> Tensor | None:
         array = self.arrays.get(f"{what}_{bag}")
         return None if array is None else torch.tensor(array)
+
+
+@dataclass
+class Differences:
+    """The largest differences: outputs relative to 1 + the largest magnitude, gradients relative
+    to the largest gradient of the bag.
+    """
+
+    outputs: float = 0.0
+    gradients: float = 0.0
+
+    def add_output(self, actual: Tensor, expected: Tensor) -> None:
+        assert actual.shape == expected.shape, (actual.shape, expected.shape)
+        scale = 1 + expected.abs().max().item()
+        self.outputs = max(self.outputs, (actual - expected).abs().max().item() / scale)
+
+    def add_gradient(self, actual: Tensor, expected: Tensor, largest: float) -> None:
+        assert actual.shape == expected.shape, (actual.shape, expected.shape)
+        difference = (actual.double() - expected.double()).abs().max().item()
+        self.gradients = max(self.gradients, difference / largest)

@@ -102,6 +102,15 @@ def test_prediction(name: str, arm: dict[str, Any], n: int, classes: int) -> Non
         assert loss.isfinite()
 
 
+@every_name
+def test_the_rival_of_sparse_coding_stands_in_its_place(name: str) -> None:
+    model = build_model(DIM, 2, name, refine="rrt", seed=0)
+    prediction = call(model, torch.randn(70, DIM))
+    model.loss(prediction, 1).backward()
+    assert prediction.logits.isfinite().all()
+    assert all(p.grad is not None for p in model.refine.parameters())
+
+
 @pytest.mark.slow
 @every_name
 @pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
@@ -127,8 +136,9 @@ def test_float64(name: str, arm: dict[str, Any]) -> None:
 @pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
 def test_the_order_of_instances_is_free_where_it_is_claimed(name: str, arm: dict[str, Any]) -> None:
     model = model_for(name, arm).double().eval()
-    x, order = torch.randn(23, DIM, dtype=torch.float64), torch.randperm(23)
-    straight, shuffled = call(model, x), call(model, x[order], positions(23)[order])
+    # RRT has one instance in each region up to 64, and its order is free.
+    x, order = torch.randn(130, DIM, dtype=torch.float64), torch.randperm(130)
+    straight, shuffled = call(model, x), call(model, x[order], positions(130)[order])
     same = torch.allclose(straight.logits, shuffled.logits, atol=1e-9)
     assert same == model.aggregate.permutation_invariant
     if same:
@@ -143,7 +153,8 @@ def test_gradients_reach_every_parameter(name: str, arm: dict[str, Any]) -> None
     for seed in range(5):  # dropout and dead ReLUs hide some in one draw
         torch.manual_seed(seed)
         model.zero_grad()
-        model.loss(call(model, torch.randn(30, DIM)), seed % 2).backward()
+        # RRT needs more than 64 instances to have several in one region.
+        model.loss(call(model, torch.randn(80, DIM)), seed % 2).backward()
         reached |= {
             key for key, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()
         }

@@ -44,6 +44,7 @@ ROW_WISE = (
     nn.Identity,
     nn.Dropout,
     nn.ReLU,
+    nn.LeakyReLU,
     nn.GELU,
     nn.SiLU,
     nn.Tanh,

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import CASES, Golden
+from golden_cases import CASES
+from golden_numbers import Golden
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -296,3 +297,22 @@ def test_a_converted_model_has_settings_that_json_holds() -> None:
     for file in ("dsmil_2class", "transmil_small", "scmil_abmil_gated_sc", "mi_net_ds_max"):
         spec = convert(state_of(file), BY_FILE[file].aggregator).model.spec
         assert json.loads(json.dumps(spec)) == spec
+
+
+def test_options_that_no_tensor_shows_reach_the_model() -> None:
+    options = {"heads": 4, "embed.activation": "relu"}
+    model = convert(state_of("stamp_vit"), "transformer", Choices(options=options)).model
+    assert model.spec is not None
+    assert model.spec["aggregator"]["heads"] == 4
+    assert model.spec["embed"]["activation"] == "relu"
+    with pytest.raises(ModelFileError, match=r"no transformer can be built.*head"):
+        convert(state_of("stamp_vit"), "transformer", Choices(options={"head": 4}))
+
+
+def test_tensors_without_effect_are_accounted_for() -> None:
+    converted = convert(state_of("wikg"), "wikg")
+    unused = [name for name, entry in converted.table.items() if entry.form == "unused"]
+    assert unused == [f"gate_{x}.{part}" for x in "UVW" for part in ("weight", "bias")]
+    state = {name: value for name, value in state_of("wikg").items() if name != "gate_U.bias"}
+    with pytest.raises(ModelFileError, match=r"Missing: gate_U\.bias"):
+        convert(state, "wikg")

@@ -22,10 +22,9 @@ class ResidualConvolution(nn.Conv2d):
     def __init__(self, heads: int, kernel: int) -> None:
         super().__init__(heads, heads, (kernel, 1), groups=heads, bias=False)
 
-    def forward(self, v: Float[Tensor, "h t e"]) -> Float[Tensor, "h t e"]:
+    def forward(self, v: Float[Tensor, "*b h t e"]) -> Float[Tensor, "*b h t e"]:
         margin = self.kernel_size[0] // 2
-        out: Tensor = super().forward(F.pad(v, (0, 0, margin, margin))[None])
-        return out[0]
+        return super().forward(F.pad(v, (0, 0, margin, margin)))
 
 
 class NystromAttention(nn.Module):

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scmil.errors import ModelFileError, OptionError
 from scmil.models.model import MILModel, build_model
-from scmil.models.official_weights.layout import Choices, Entry, Layout, Table
+from scmil.models.official_weights.layout import UNUSED, Choices, Entry, Layout, Table
 from scmil.models.official_weights.reading import read_checkpoint
 
 __all__ = ["Choices", "Converted", "convert", "layouts", "read_checkpoint"]
@@ -33,6 +33,11 @@ MODULES = (
     "acmil",
     "attrimil",
     "dgr",
+    "transformer",
+    "rrt",
+    "wikg",
+    "s4mil",
+    "patch_gcn",
 )
 SHOWN_NAMES = 20  # of an error message
 
@@ -82,7 +87,7 @@ def convert(
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     choices = choices or Choices()
     settings, table, starts = layout.describe(aggregator, shapes, choices)
-    settings["aggregator"] |= choices.options
+    settings = _add_options(settings, choices.options)
     try:
         with torch.device("meta"):  # no memory, whatever the shapes are
             model = build_model(**settings)
@@ -102,11 +107,20 @@ def convert(
     for name, entry in table.items():
         if entry.form.startswith("row"):
             state[entry.name][int(entry.form[4:])] = tensors[name].flatten()
-        elif entry.form != "unused":
+        elif entry != UNUSED:
             tensor = _to_ours(tensors[name], entry, expected[entry.name])
             state[entry.name] = tensor.float().contiguous()
     model.load_state_dict(state, assign=True)
     return Converted(model.eval(), table, layout.repository)
+
+
+def _add_options(settings: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `build_model` with options that no tensor shows."""
+    embed = {name[6:]: value for name, value in options.items() if name.startswith("embed.")}
+    own = {name: value for name, value in options.items() if not name.startswith("embed.")}
+    if embed:
+        settings = {**settings, "embed": {**(settings.get("embed") or {}), **embed}}
+    return {**settings, "aggregator": {**settings["aggregator"], **own}}
 
 
 def _find_layout(tensors: Mapping[str, Tensor], aggregator: str) -> Layout:
@@ -144,7 +158,7 @@ def _check_names(
     damaged = [
         name
         for name, entry in there
-        if entry.form != "unused"
+        if entry != UNUSED
         and not (tensors[name].is_floating_point() and torch.isfinite(tensors[name]).all())
     ]
     # A table that does not cover the model, which no file can cause.

@@ -18,16 +18,16 @@ class Entry(NamedTuple):
 
     Forms: `same`; `flatten` (other axes, same order of the numbers); `transpose` (Keras' kernels
     are inputs x outputs); `second row` (one score s is the pair of logits (0, s), so that the first
-    row is zero); `row 0`, `row 1` (one row of our tensor); `unused` (the authors' code stores the
-    tensor and does not use it).
+    row is zero); `row 0`, `row 1` (one row of our tensor); `unused` (the tensor has no effect on
+    any output, and no parameter of ours).
     """
 
     name: str
     form: str = "same"
 
 
-Table = dict[str, Entry]  # by the authors' name
 UNUSED = Entry("", "unused")
+Table = dict[str, Entry]  # by the authors' name
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Choices:
         groups: Number of pseudo-bags of DTFD.
         pooling: Pooling of MI-Net: max, mean or lse.
         sc_layers: Number of steps of the released sparse coding layer.
-        options: Further options of the aggregator, such as `{"subtyping": True}` of CLAM.
+        options: Further options of the aggregator that no tensor shows, such as the `heads` of
+            `transformer`; with the prefix `embed.`, fields of the `Embedding`.
     """
 
     groups: int = 4
