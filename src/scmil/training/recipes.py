@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scmil.core.limits import BOUNDS, Bound
 from scmil.core.registry import Registry
 from scmil.errors import OptionError
 from scmil.models import aggregators
+from scmil.training.regularisation import Regularisation
 
 OPTIMISERS = ("adam", "adamw", "sgd", "sgd-momentum", "lookahead-radam", "lookahead-radam-zhang")
 SCHEDULES = ("cosine", "constant", "time-decay", "steps", "one-cycle")
@@ -42,6 +43,8 @@ class Recipe:
         patience: Stop when the best epoch on the validation bags is this many epochs ago.
         select_after: Fraction of the epochs that are never chosen on the validation bags. DTFD's
             authors choose among the last fifth: 0.8.
+        regularisation: Sampling and masking of tiles, noise, mixup and other options of a step, as
+            a `Regularisation` or a mapping of its fields; nothing by default.
 
     Raises:
         OptionError: If values are out of range; the message lists all of them.
@@ -62,10 +65,12 @@ class Recipe:
     patience: int | None = None
     select_after: float = 0.0
     warm_up: int = 0
+    regularisation: Regularisation = field(default_factory=Regularisation)
 
     def __post_init__(self) -> None:
         if isinstance(self.betas, list):  # read from a TOML file
             object.__setattr__(self, "betas", tuple(self.betas))
+        object.__setattr__(self, "regularisation", Regularisation.of(self.regularisation))
         problems = [
             f"{name} = {value!r}: {expected}"
             for name, value, valid, expected in self._checks()
@@ -106,7 +111,8 @@ class Recipe:
         before they existed must stay equal.
         """
         settings = {**asdict(self), "betas": list(self.betas)}
-        later = ("select_after", "warm_up")
+        settings["regularisation"] = self.regularisation.to_json()
+        later = ("select_after", "warm_up", "regularisation")
         return {k: v for k, v in settings.items() if v or k not in later}
 
     def rate(self, epoch: int, step: int) -> float:

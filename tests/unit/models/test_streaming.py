@@ -19,6 +19,7 @@ from scmil.models.streaming import (
     _KERNELS,
     _RunningSoftmax,
     _slice_rows,
+    call_model,
     forward_bag,
     predict_bag,
 )
@@ -251,10 +252,10 @@ def test_a_model_in_training_mode_predicts_without_dropout_and_stays_in_it(rows:
 @pytest.mark.parametrize("name", [*IN_BLOCKS, "transmil", "ilra"])
 def test_recomputation_gives_the_same_gradients(name: str) -> None:
     x, gradients = torch.randn(50, 9, dtype=torch.float64), []
-    for run in (lambda model, x: model(x), forward_bag):
+    for run in (call_model, forward_bag):
         model = model_of(name, dtype=torch.float64).train()
         torch.manual_seed(3)
-        model.loss(run(model, x), 1).backward()
+        model.loss(run(model, x, corners(50)), 1).backward()
         gradients.append([p.grad for p in model.parameters()])
     assert any(g is not None and g.abs().max() > 1e-8 for g in gradients[0])
     for plain, recomputed in zip(*gradients, strict=True):

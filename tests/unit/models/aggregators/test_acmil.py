@@ -49,5 +49,7 @@ def test_one_branch_has_no_loss_of_its_own() -> None:
 def test_wrong_options_are_rejected() -> None:
     with pytest.raises(ValueError, match="branches = 0: at least one"):
         ACMIL(6, 2, branches=0)
-    with pytest.raises(ValueError, match="mask_ratio = 2.0: a number of instances, and a fraction"):
+    with pytest.raises(
+        ValueError, match=r"mask_ratio = 2\.0: a number of instances, and a fraction"
+    ):
         ACMIL(6, 2, mask_ratio=2.0)
