@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import CASES, Golden
+from golden_cases import CASES
+from golden_numbers import Golden
 from safetensors.torch import save_file
 from torch import Tensor
 
