@@ -2,7 +2,8 @@
 
 The arithmetic of a bag of five instances takes 80 microseconds, and torch needs longer than that to
 call the sixty operations: 6 us for a small matrix product where NumPy takes 3. Above `LARGEST`
-numbers the arithmetic dominates, and `kernel_torch.py` is faster.
+numbers the arithmetic dominates, and `kernel_torch.py` is faster. Products use one thread
+(`blas_threads.py`).
 """
 
 from __future__ import annotations
@@ -16,23 +17,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
+from scmil.sparse_coding.blas_threads import OneThread
+
 # Avoids a division by the zero variance of a constant instance; far below the variance of any
 # feature vector.
 TINY = 1e-12
 
-LARGEST = 8192  # n * p at which both take the same time, measured for p = 64, 166 and 512
+# The larger of n * p and n * m at which both take the same time, measured with one thread for
+# p = 64, 166, 512 and 1 024 and m = 64, 256 and 1 024.
+LARGEST = 8192
 
 Matrix = NDArray[Any]
 
 
-def is_small(x: Tensor) -> bool:
-    """Whether the bag is small enough for NumPy to be faster.
+def is_small(x: Tensor, m: int) -> bool:
+    """Whether the bag is small enough for NumPy to be faster, with m atoms.
 
-    >>> is_small(torch.zeros(5, 64)), is_small(torch.zeros(12_000, 512))
+    >>> is_small(torch.zeros(5, 166), 256), is_small(torch.zeros(12_000, 512), 256)
     (True, False)
     """
     return (
-        x.numel() <= LARGEST
+        max(x.numel(), len(x) * m) <= LARGEST
         and x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
     )
@@ -52,7 +57,8 @@ class Small(Function):
     @staticmethod
     def forward(ctx: Any, form: Any, *inputs: Tensor) -> Tensor:
         arrays = [tensor.numpy() for tensor in inputs]
-        alpha, kept = forward(form, *arrays)
+        with OneThread():
+            alpha, kept = forward(form, *arrays)
         ctx.kept = form, arrays, kept
         ctx.inputs, ctx.versions = inputs, [tensor._version for tensor in inputs]
         return torch.from_numpy(alpha)
@@ -66,8 +72,15 @@ class Small(Function):
                 "operation. Modify a copy."
             )
         form, arrays, kept = ctx.kept
-        g_x, *others = backward(form, g.numpy(), arrays, kept)
+        with OneThread():
+            g_x, *others = backward(form, g.numpy(), arrays, kept)
         return None, torch.from_numpy(g_x), *map(torch.from_numpy, others)
+
+
+def small_codes(form: Any, *inputs: Tensor) -> Tensor:
+    """The codes without autograd."""
+    with OneThread():
+        return torch.from_numpy(forward(form, *(tensor.detach().numpy() for tensor in inputs))[0])
 
 
 def forward(

@@ -37,7 +37,12 @@ from scmil.sparse_coding.kernel_blocks import (
     threshold,
     transition_matrix,
 )
-from scmil.sparse_coding.kernel_numpy import Small, forward, is_small, raise_second_derivative
+from scmil.sparse_coding.kernel_numpy import (
+    Small,
+    is_small,
+    raise_second_derivative,
+    small_codes,
+)
 
 
 def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool:
@@ -69,11 +74,11 @@ def fused_sparse_coding(
     inputs = (x, D, log_mu, *network)
     if in_transform():
         return _Mapped.apply(form, *inputs)[0]
-    small = D.ndim == 2 and is_small(x) and x.dtype == D.dtype
+    small = D.ndim == 2 and is_small(x, D.shape[-1]) and x.dtype == D.dtype
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         return (Small if small else _Fused).apply(form, *inputs)
     if small:
-        return torch.from_numpy(forward(form, *(tensor.detach().numpy() for tensor in inputs))[0])
+        return small_codes(form, *inputs)
     return _forward(form, False, *inputs)[0]
 
 
