@@ -69,7 +69,7 @@ def measure(
         "aggregator": name,
         "sparse_coding": sparse,
         "seed": seed,
-        "test_auc": json.loads((model / "metrics.json").read_text())["test"]["slide"]["auc"]["value"],
+        "test_auc": json.loads((model / "metrics.json").read_text())["test"]["slide"]["auc"],
         "method": "exact" if slides[0].evidence.steps == 0 else "integrated gradients",  # type: ignore[union-attr]
         "largest_error": max(float(abs(s.evidence.errors).max()) for s in slides),  # type: ignore[union-attr]
         "scores": found,
