@@ -85,7 +85,7 @@ def test_decisive_tiles_are_cropped_at_their_positions(tmp_path: Path) -> None:
     scores = scored()
     best = int(scores.of("evidence").argmax())
     x, y = scores.xy[best].tolist()
-    picture = Image.new("RGB", (18 * SIDE, 18 * SIDE), BACK)
+    picture = Image.new("RGB", (20 * SIDE, 20 * SIDE), BACK)
     side = int(scores.side)
     picture.paste((200, 0, 0), (x, y, x + side, y + side))
     picture.save(tmp_path / "s.png")
