@@ -47,7 +47,6 @@ def measure(
         model,
         aggregator=name,
         sparse_coding=sparse,
-        embed=[64],
         recipe="paper",
         epochs=40,
         patience=None,

@@ -112,3 +112,24 @@ def test_a_bag_without_coordinates_is_logged_and_the_others_continue(tmp_path: P
     assert len(scored.scores) == 23
     assert not studies.score_folder(tmp_path / "model", good).failed
     assert bags.ids[0] not in (tmp_path / "model/maps/failures.csv").read_text()
+
+
+def test_evidence_is_added_to_scores_that_have_none(folder: Path, tmp_path: Path) -> None:
+    data = studies.open_data(folder / "bags", folder / "bags" / "labels.csv")
+    model = tmp_path / "non-local"
+    studies.train(data, model, aggregator="nlmil", epochs=1)
+    before = studies.score_folder(model, data.bags).scores
+    assert before["s00"].evidence is None
+    after = studies.score_folder(model, data.bags, evidence=True).scores
+    found = after["s00"].evidence
+    assert found is not None
+    assert after.page["slides"]["s00"]["evidence_error"] == abs(found.errors).max()
+    assert (after["s00"].attention == before["s00"].attention).all()
+    again = studies.score_folder(model, data.bags).scores  # evidence is kept when it is not needed
+    assert again["s00"].evidence is not None
+
+
+def test_exact_evidence_is_part_of_the_scores(folder: Path, tmp_path: Path) -> None:
+    data = studies.open_data(folder / "bags", folder / "bags" / "labels.csv")
+    scores = studies.score_folder(folder / "first", data.bags, tmp_path).scores
+    assert scores.page["slides"]["s00"]["evidence_error"] < 1e-5

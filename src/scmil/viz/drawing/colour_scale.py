@@ -111,8 +111,9 @@ def scale_for(score: str, parts: Iterable[Numbers], same: bool = False) -> Scale
 
     Attention is shown by rank because it is heavy-tailed: by value, its maximum would leave all
     other tiles in one colour. (The ratio shows attention by value.) A probability ranges from 0 to
-    1, the code of an atom and evidence have zero in the middle. All other scores, and scales that
-    are the same for all slides, range from percentile 1 to percentile 99.
+    1, the code of an atom and evidence have zero in the middle, and a spread starts
+    at zero. All other scores, and scales that are the same for all slides, range from percentile 1
+    to percentile 99.
 
     >>> values = [np.arange(5.0)]
     >>> scale_for("attention", values).description
@@ -132,6 +133,8 @@ def scale_for(score: str, parts: Iterable[Numbers], same: bool = False) -> Scale
         [bound] = percentiles((np.abs(values[values != 0]) for values in parts), [99]) or [1.0]
         tiles = "tiles that use it" if kind == "atom" else "absolute values"
         return Scale(-bound, bound, signed=True, note=f"percentile 99 of the {tiles} {whose}")
+    if kind == "spread":
+        return Scale(0, percentiles(parts, [99])[0], note=f"percentile 99 {whose}")
     lowest, low, high, highest = percentiles(parts, [0, 1, 99, 100])
     low, high = (low, high) if low < high else (lowest, highest)
     return Scale(low, high, note=f"percentiles 1 to 99 {whose}")

@@ -73,6 +73,6 @@ def draw_decisive_tiles(path: Path | None, scores: Scores, score: str, title: st
                 corner = int(scores.xy[tile, 0]), int(scores.xy[tile, 1])
                 pixels = slide.read(corner, TILE_PX, scores.side / TILE_PX)
                 sheet.paste(pillow.fromarray(pixels), (x, y + LINE_PX))
-                text = f"{values[tile]:+.2g}".replace("-", "\N{MINUS SIGN}")
-                draw.text((x, y + LINE_PX + TILE_PX), text, fill=MUTED, font=font)
+                place = (x, y + LINE_PX + TILE_PX)
+                draw.text(place, f"{values[tile]:+.2g}", fill=MUTED, font=font)
     return sheet

@@ -143,7 +143,10 @@ class Maps:
             )
         if self.has_tile_sheets:
             sheet = draw_decisive_tiles(
-                self.sources.slide(bag_id), scores, self.score, heading(scores, None)
+                self.sources.slide(bag_id),
+                scores,
+                self.score,
+                heading(scores, self.labels.get(bag_id)),
             )
             path = self.tile_sheet(bag_id)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -141,7 +141,7 @@ class Library:
     # ------------------------------------------------------------------------------------ one slide
 
     def tiles(self, model: int, slide: int) -> dict[str, Any]:
-        """Positions of the tiles of a slide, names of their scores, number of atoms, and the sums of
+        """Positions of the tiles of a slide, names of their scores, number of atoms, and sums of
         the evidence.
         """
         if self.slides[slide].id not in self.models[model]:

@@ -73,6 +73,7 @@ function showKind() {
   byId("kind").value = atom === null ? settings.kind : "atom";
   byId("atom-field").hidden = atom === null;
   if (atom !== null) byId("atom").value = atom;
+  byId("scale").disabled = settings.kind.startsWith("evidence:"); // always by value
 }
 
 function showFacts() {
