@@ -77,9 +77,6 @@ def step(model: MILModel, **options: Any) -> tuple[RegularisedStep, Recorder]:
     )
 
 
-# -------------------------------------------------------------------------------------- every option
-
-
 def test_all_are_off_by_default() -> None:
     assert not Recipe().regularisation.is_on
     assert "regularisation" not in Recipe().to_json()

@@ -6,8 +6,8 @@ from scmil.models.official_weights.layout import (
     UNUSED,
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -18,7 +18,7 @@ REDUCTION = "dimreduction.fc1.weight"
 
 
 def _describe(name: str, shapes: Shapes, _: Choices) -> Description:
-    table: Table = {REDUCTION: Entry("embed.0.weight")}
+    table: Table = {REDUCTION: LayoutEntry("embed.0.weight")}
     for theirs, ours in (("V.0", "V"), ("U.0", "U"), ("weights", "w")):
         table |= linear(f"attention.attention_{theirs}", f"aggregate.score.{ours}")
     branches = size(shapes, "attention.attention_weights.weight", 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from scmil.models.official_weights.layout import (
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -17,7 +17,7 @@ GATES = (("a.0", "V"), ("b.0", "U"), ("c", "w"))
 
 
 def _describe(name: str, shapes: Shapes, _: Choices) -> Description:
-    table: Table = {"bias": Entry("aggregate.bias")}
+    table: Table = {"bias": LayoutEntry("aggregate.bias")}
     table |= linear("adaptor.0", "aggregate.adaptor.0")
     table |= linear("adaptor.2", "aggregate.adaptor.2")
     classes = size(shapes, "bias", 0, 2)

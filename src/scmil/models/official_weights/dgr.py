@@ -6,8 +6,8 @@ from scmil.models.official_weights.layout import (
     UNUSED,
     Choices,
     Description,
-    Entry,
     Layout,
+    LayoutEntry,
     Shapes,
     Table,
     linear,
@@ -19,10 +19,10 @@ CROSS = "crossattention.attn"
 
 def _describe(name: str, shapes: Shapes, _: Choices) -> Description:
     table: Table = {
-        "lesionRrepresentation": Entry("aggregate.vectors", "flatten"),
-        "token": Entry("aggregate.token", "flatten"),
-        "normalcenter": Entry("aggregate.centres", "row 0"),
-        "postivecenter": Entry("aggregate.centres", "row 1"),
+        "lesionRrepresentation": LayoutEntry("aggregate.vectors", "flatten"),
+        "token": LayoutEntry("aggregate.token", "flatten"),
+        "normalcenter": LayoutEntry("aggregate.centres", "row 0"),
+        "postivecenter": LayoutEntry("aggregate.centres", "row 1"),
         f"{CROSS}.compress_k.weight": UNUSED,
         f"{CROSS}.compress_v.weight": UNUSED,
     }
@@ -33,7 +33,7 @@ def _describe(name: str, shapes: Shapes, _: Choices) -> Description:
         table |= linear(f"{theirs}.0.norm", f"{ours}.0") | linear(f"{theirs}.1", f"{ours}.2")
         table |= linear(f"{theirs}.0.attn.to_out.0", f"{ours}.1.to_out.0")
         for old, new in (("to_qkv", "to_qkv"), ("res_conv", "residual")):
-            table[f"{theirs}.0.attn.{old}.weight"] = Entry(f"{ours}.1.{new}.weight")
+            table[f"{theirs}.0.attn.{old}.weight"] = LayoutEntry(f"{ours}.1.{new}.weight")
     for old, new in (
         ("q_proj", "query"),
         ("k_proj", "key"),
