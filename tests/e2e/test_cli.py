@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import SCMIL, scmil
 
 from scmil import __version__
 from scmil.models import aggregators
 
-SCMIL = Path(sys.executable).with_name("scmil")
 
-
-def scmil(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(SCMIL), *words], capture_output=True, text=True, check=check)
+def process(*words: str) -> str:
+    """The output of the installed command, in a process of its own."""
+    return subprocess.run([SCMIL, *words], capture_output=True, text=True, check=True).stdout
 
 
 def processor_seconds(*command: str) -> float:
@@ -40,7 +40,7 @@ def test_help_takes_less_than_a_third_of_a_second() -> None:
 
 
 def test_help_names_the_first_command() -> None:
-    assert "scmil demo" in scmil("--help").stdout
+    assert "scmil demo" in process("--help")
 
 
 def test_help_does_not_import_torch() -> None:
@@ -72,7 +72,7 @@ def test_import_is_lazy_and_needs_torch_and_numpy_only() -> None:
 
 
 def test_ls_shows_every_aggregator_on_one_line() -> None:
-    lines = scmil("ls").stdout.splitlines()
+    lines = process("ls").splitlines()
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(aggregators.names()) <= set(rows)
     assert rows["transmil"].split()[1] == "no"
@@ -81,7 +81,7 @@ def test_ls_shows_every_aggregator_on_one_line() -> None:
 
 
 def test_version() -> None:
-    assert scmil("--version").stdout.strip() == __version__
+    assert process("--version").strip() == __version__
 
 
 def test_ls_lists_recipes_and_how_to_get_data_sets() -> None:
@@ -93,7 +93,7 @@ def test_ls_lists_recipes_and_how_to_get_data_sets() -> None:
 
 def test_demo_compares_three_methods(tmp_path: Path) -> None:
     size = ("--folds", "2", "--repeats", "2", "--epochs", "1")
-    output = scmil("demo", "--dataset", "musk1", *size, "--out", str(tmp_path / "out")).stdout
+    output = process("demo", "--dataset", "musk1", *size, "--out", str(tmp_path / "out"))
     assert "ABMIL-Gated + linear" in output
     assert "0.969" in output  # the paper's number, beside ours
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
@@ -143,7 +143,6 @@ def test_doctor_reports_packages_and_remedies() -> None:
     ],
 )
 def test_an_error_is_one_sentence_without_a_traceback(words: tuple[str, ...], message: str) -> None:
-    failed = scmil(*words, check=False)
-    assert failed.returncode == 1
+    failed = scmil(*words, code=1)
     assert message in failed.stderr
     assert "Traceback" not in failed.stderr

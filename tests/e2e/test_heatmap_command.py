@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,19 +10,14 @@ import torch
 
 pytest.importorskip("openslide")
 
+from command import scmil
+
 from scmil import studies as study
 from scmil.bags.bag import Bag
 from scmil.bags.hdf5 import write_bag
 from scmil.slides.synthetic import paint
 
-SCMIL = Path(sys.executable).with_name("scmil")
 SIDE = 256
-
-
-def scmil(*words: object, check: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([SCMIL, *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == check, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +124,14 @@ def test_a_slide_that_fails_sets_the_exit_code_after_the_others_are_drawn(
         "--out",
         tmp_path / "maps",
     ]
-    result = scmil(*words, "--only", "slide_00[12]", check=1)
+    result = scmil(*words, "--only", "slide_00[12]", code=1)
     assert "1 made, 0 kept, 1 failed" in result.stdout
     assert "failed: slide_002: " in result.stderr
     assert "slide_002" in (tmp_path / "maps" / "failures.csv").read_text()
 
 
 def test_errors_are_sentences_without_a_traceback(home: Path) -> None:
-    result = scmil("heatmap", home / "model", home / "bags", "--score", "lambda", check=1)
+    result = scmil("heatmap", home / "model", home / "bags", "--score", "lambda", code=1)
     assert "score 'lambda' is not available: the model has no sparse coding" in result.stderr
     assert "Traceback" not in result.stderr
 

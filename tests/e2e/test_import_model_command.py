@@ -5,26 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from command import scmil
 from golden_numbers import Golden
 
 from scmil import Bag, write_bag
 from scmil.viz.viewer import Library
 
-SCMIL = Path(sys.executable).with_name("scmil")
 GOLDEN = Golden("dsmil_2class")
-
-
-def scmil(*words: object, check: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([SCMIL, *map(str, words)], capture_output=True, text=True)
-    assert done.returncode == check, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +82,7 @@ def test_a_missing_and_an_extra_tensor_are_listed_and_nothing_is_written(
     torch.save(state, tmp_path / "a.pth")
     out = tmp_path / "model"
     words = ("import-model", tmp_path / "a.pth", "--as", "dsmil", "--encoder", "x", "--out", out)
-    message = scmil(*words, check=1).stderr
+    message = scmil(*words, code=1).stderr
     assert "ModelFileError" in message
     assert "Missing: b_classifier.fcc.bias." in message
     assert "Not expected: b_classifier.extra." in message
@@ -112,7 +104,7 @@ def test_a_hostile_checkpoint_is_rejected_and_not_run(tmp_path: Path) -> None:
     content = {"state_dict": GOLDEN.tensors, "x": Call(tmp_path / "called")}
     torch.save(content, tmp_path / "a.ckpt")
     words = ("import-model", tmp_path / "a.ckpt", "--as", "dsmil", "--encoder", "x")
-    message = scmil(*words, "--out", tmp_path / "model", check=1).stderr
+    message = scmil(*words, "--out", tmp_path / "model", code=1).stderr
     assert "not run" in message
     assert not (tmp_path / "called").exists()
     assert not (tmp_path / "model").exists()
@@ -120,7 +112,7 @@ def test_a_hostile_checkpoint_is_rejected_and_not_run(tmp_path: Path) -> None:
 
 def test_the_encoder_must_be_named(home: Path, tmp_path: Path) -> None:
     words = ("import-model", home / "tcga.pth", "--as", "dsmil", "--out", tmp_path / "model")
-    assert "--encoder" in scmil(*words, check=2).stderr
+    assert "--encoder" in scmil(*words, code=2).stderr
 
 
 def test_an_option_that_no_tensor_shows_is_given(tmp_path: Path) -> None:
@@ -129,5 +121,5 @@ def test_an_option_that_no_tensor_shows_is_given(tmp_path: Path) -> None:
     scmil(*words, "--option", "heads=4", "--out", tmp_path / "model")
     model = json.loads((tmp_path / "model" / "study.json").read_text())["settings"]["model"]
     assert model["aggregator"]["heads"] == 4
-    refused = scmil(*words, "--option", "heads", check=2)
+    refused = scmil(*words, "--option", "heads", code=2)
     assert "--option 'heads': expected NAME=VALUE, such as heads=4" in refused.stderr

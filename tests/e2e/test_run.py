@@ -8,16 +8,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command import SCMIL, Finished, scmil
 
 from scmil.core.jobs.locks import locked
 
-SCMIL = Path(sys.executable).with_name("scmil")
 EXPERIMENT = """
 title = "three methods"
 [data]
@@ -46,22 +45,42 @@ model.sparse_coding = { atoms = 16 }
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
+    return write_experiment(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of the experiment in one process, without an interruption."""
+    home = tmp_path_factory.mktemp("whole")
+    result = process(write_experiment(home), home / "out", "--jobs", "1")
+    assert "linear" in result.stdout
+    assert "test-tuned" in result.stdout
+    return home / "out"
+
+
+def write_experiment(folder: Path) -> Path:
+    """A table of bags, and the experiment on it; the name of the folder is not in the results."""
     generator = np.random.default_rng(0)
     bag = np.repeat(np.arange(24), 4)
     np.savez(
-        tmp_path / "bags.npz",
+        folder / "bags.npz",
         X=generator.normal(size=(96, 6)) + (bag % 2)[:, None],
         bag=bag,
         y=np.arange(24) % 2,
     )
-    path = tmp_path / "three.toml"
+    path = folder / "three.toml"
     path.write_text(EXPERIMENT)
     return path
 
 
-def run(experiment: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def process(experiment: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, on which the last bits of a result may depend."""
     command = [str(SCMIL), "run", str(experiment), "--out", str(out), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+def run(experiment: Path, out: Path, *words: str, code: int = 0) -> Finished:
+    return scmil("run", experiment, "--out", out, *words, code=code)
 
 
 def results(out: Path) -> list[dict[str, str]]:
@@ -71,12 +90,9 @@ def results(out: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_killed_experiment_resumes_and_ends_with_the_same_numbers(
-    experiment: Path, tmp_path: Path, jobs: str
+    experiment: Path, whole: Path, tmp_path: Path, jobs: str
 ) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    result = run(experiment, whole, "--jobs", jobs)
-    assert "linear" in result.stdout
-    assert "test-tuned" in result.stdout
+    broken = tmp_path / "broken"
     words = [str(SCMIL), "run", str(experiment), "--out", str(broken), "--jobs", jobs]
     broken.mkdir()
     shutil.copy(whole / "experiment.json", broken)  # the folder is that of a run
@@ -93,7 +109,7 @@ def test_a_killed_experiment_resumes_and_ends_with_the_same_numbers(
         process.wait()
     done = len(list(broken.glob("cells/*/result.json")))
     assert 1 <= done < 3
-    again = json.loads(run(experiment, broken, "--jobs", jobs, "--json").stdout)
+    again = json.loads(process(experiment, broken, "--jobs", jobs, "--json").stdout)
     assert (again["before"], again["finished"], again["failed"]) == (done, 3 - done, {})
     assert results(broken) == results(whole)
     for name in (
@@ -160,12 +176,7 @@ def test_a_part_of_the_runs_gives_an_incomplete_report(experiment: Path, tmp_pat
     run(experiment, out, "--only", "*--plain", "--set", "training.epochs=1")
     assert len(results(out)) == 3
     assert "unfinished" in (out / "report.html").read_text().lower()
-    result = subprocess.run(
-        [str(SCMIL), "report", str(out), "--format", "md"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    result = scmil("report", out, "--format", "md")
     assert "report.md" in result.stdout
 
 
@@ -174,19 +185,8 @@ def test_a_failed_run_sets_the_exit_code_after_the_others_are_done(
 ) -> None:
     text = experiment.read_text() + '[[arms]]\nname = "too many"\nprotocol.folds = 13\n'
     experiment.write_text(text)
-    command = [
-        str(SCMIL),
-        "run",
-        str(experiment),
-        "--out",
-        str(tmp_path / "out"),
-        "--set",
-        "training.epochs=1",
-        "--jobs",
-        "1",
-    ]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
+    words = ["--set", "training.epochs=1", "--jobs", "1"]
+    result = run(experiment, tmp_path / "out", *words, code=1)
     assert "failed: bags--too-many: SplitError" in result.stderr
     assert "Traceback" not in result.stderr
     assert len(results(tmp_path / "out")) == 9
