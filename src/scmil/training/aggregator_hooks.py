@@ -10,6 +10,7 @@ from scmil.core.text import first_names
 from scmil.errors import BagError
 from scmil.models.aggregators import uses_positions
 from scmil.models.model import MILModel
+from scmil.training.recipes import Recipe
 
 
 def check_positions(model: MILModel, bags: Sequence[Bag], loader: Loader | None = None) -> None:
@@ -26,6 +27,13 @@ def check_positions(model: MILModel, bags: Sequence[Bag], loader: Loader | None 
             "scmil encode, import features together with their coordinates, or choose another "
             "aggregator."
         )
+
+
+def can_be_stacked(model: MILModel, recipe: Recipe) -> bool:
+    """Whether the folds of such a model are trained together: not if its aggregator keeps state,
+    nor with a regularisation.
+    """
+    return getattr(model.aggregate, "stackable", True) and not recipe.regularisation.is_on
 
 
 def announce_epoch(model: MILModel, epoch: int) -> None:

@@ -27,7 +27,7 @@ from scmil.core.memory import memory_is_kept
 from scmil.errors import OptionError, SplitError
 from scmil.models.model import MILModel
 from scmil.models.streaming import call_model
-from scmil.training.aggregator_hooks import announce_epoch, check_positions
+from scmil.training.aggregator_hooks import announce_epoch, can_be_stacked, check_positions
 from scmil.training.fitting import check_class_weights, check_labels, fit
 from scmil.training.layer_start import layers_to_start, start_layers
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
@@ -145,7 +145,7 @@ def _fit_models(
     progress: Callable[[int], None] | None,
 ) -> FoldsHistory:
     """Train models in this process: stacked, or one after the other."""
-    if getattr(models[0].aggregate, "stackable", True) and not task.recipe.regularisation.is_on:
+    if can_be_stacked(models[0], task.recipe):
         return _fit_stack(task, models, splits, progress)
     return _fit_one_by_one(task, models, splits, progress)
 

@@ -127,8 +127,8 @@ class Recipe:
         if epoch < self.warm_up:
             return self.learning_rate * (epoch + 1) / (self.warm_up + 1)
         if self.schedule == "cosine":
-            part = (epoch - self.warm_up) / max(1, self.epochs - self.warm_up)
-            fall = (1 + math.cos(math.pi * part)) / 2
+            first, epochs = self.warm_up, max(1, self.epochs - self.warm_up)
+            fall = (1 + math.cos(math.pi * (epoch - first) / epochs)) / 2
             return self.final_rate + (self.learning_rate - self.final_rate) * fall
         if self.schedule == "one-cycle":
             return self._one_cycle(epoch)

@@ -69,12 +69,22 @@ class Recorder:
         return forward_bag(model, bag.features, bag.xy)
 
 
+def left_out(bag: Bag, rest: Bag) -> list[int]:
+    """Positions of the tiles that a step did not use."""
+    same = (bag.features[:, None] == rest.features).all(2).any(1)
+    missing: list[int] = (~same).nonzero().flatten().tolist()
+    return missing
+
+
 def step(model: MILModel, **options: Any) -> tuple[RegularisedStep, Recorder]:
     recorder, settings = Recorder(), Regularisation(**options)
     return (
         RegularisedStep(model, settings, make_teacher(model, settings), None, recorder),
         recorder,
     )
+
+
+# ------------------------------------------------------------------------------------- every option
 
 
 def test_all_are_off_by_default() -> None:
@@ -222,12 +232,7 @@ def test_masked_tiles_are_those_of_highest_attention() -> None:
     network, recorder = step(model, mask_top=4, mask_top_ratio=1.0)
     highest = predict_bag(model, bag.features).attention.topk(4).indices.tolist()
     network.loss(bag)
-    left_out = [
-        row
-        for row in range(10)
-        if not (recorder.bags[0].features == bag.features[row]).all(1).any()
-    ]
-    assert sorted(left_out) == sorted(highest)
+    assert left_out(bag, recorder.bags[0]) == sorted(highest)
     assert model.training
     half, recorder = step(model, mask_top=4, mask_top_ratio=0.5)
     half.loss(bag)
@@ -246,12 +251,7 @@ def test_the_teacher_chooses_the_masked_tiles_and_follows_slowly() -> None:
             parameter.mul_(-1)
     highest = predict_bag(teacher, bag.features).attention.topk(3).indices.tolist()
     network.loss(bag)
-    left_out = [
-        row
-        for row in range(10)
-        if not (recorder.bags[0].features == bag.features[row]).all(1).any()
-    ]
-    assert sorted(left_out) == sorted(highest)
+    assert left_out(bag, recorder.bags[0]) == sorted(highest)
     before = weights(teacher)
     update_teacher(teacher, model, 0.75)
     for key, value in weights(teacher).items():
