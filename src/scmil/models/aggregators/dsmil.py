@@ -89,8 +89,10 @@ class DSMIL(nn.Module):
         scores = self.instance_classifier(h)  # (n, streams)
         best, critical = scores.max(0)
         q = self.query(h)
+        # Not q[critical], whose gradient would be a further tensor of the size of q.
+        marked = self.query(h[critical])
         # (n, streams), over the instances.
-        A = torch.softmax(q @ q[critical].T / math.sqrt(q.shape[1]), dim=0)
+        A = torch.softmax(q @ marked.T / math.sqrt(q.shape[1]), dim=0)
         return self.conclude(A.T @ self.values(h), A.mean(1), best)
 
     def conclude(
