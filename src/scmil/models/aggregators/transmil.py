@@ -89,16 +89,14 @@ class PositionEncoding(nn.Module):
 
     def forward(self, x: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
         side, dim = math.isqrt(len(x)), x.shape[1]
-        largest = self.convolutions[0].kernel_size[0]
-        margins = [(largest - c.kernel_size[0]) // 2 for c in self.convolutions]
-        kernels = [
-            F.pad(c.weight, (margin,) * 4)
-            for c, margin in zip(self.convolutions, margins, strict=True)
-        ]
-        kernel = torch.stack(kernels).sum(0)
-        bias = torch.stack([c.bias for c in self.convolutions]).sum(0)
+        kernel, bias = x.new_zeros(()), x.new_zeros(())
+        for convolution, margin in zip(self.convolutions, (0, 1, 2), strict=True):
+            assert isinstance(convolution, nn.Conv2d)
+            assert convolution.bias is not None
+            kernel = kernel + F.pad(convolution.weight, (margin,) * 4)
+            bias = bias + convolution.bias
         square = x.reshape(1, side, side, dim).permute(0, 3, 1, 2)
-        added = F.conv2d(square, kernel, bias, padding=largest // 2, groups=dim)
+        added = F.conv2d(square, kernel, bias, padding=3, groups=dim)
         return x + added.permute(0, 2, 3, 1).reshape(-1, dim)
 
 
