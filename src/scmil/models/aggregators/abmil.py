@@ -31,7 +31,8 @@ class AttentionScore(nn.Module):
     def forward(self, h: Float[Tensor, "n d"]) -> Tensor:
         a = self._drop(torch.tanh(self.V(h)))
         if self.U is not None:
-            a = a * self._drop(torch.sigmoid(self.U(h)))
+            a = a * torch.sigmoid(self.U(h))
+            a = self._drop(a)  # as dropout of the second factor
         return self.w(a).squeeze(-1)
 
     def _drop(self, a: Tensor) -> Tensor:

@@ -95,7 +95,9 @@ class DSMIL(nn.Module):
     ) -> Float[Tensor, "n streams"]:
         """The weights of the instances in each stream, given the critical instances."""
         q = self.query(h)
-        return torch.softmax(q @ q[critical].T / math.sqrt(q.shape[1]), dim=0)
+        # Not q[critical], whose gradient would be a further tensor of the size of q.
+        marked = self.query(h[critical])
+        return torch.softmax(q @ marked.T / math.sqrt(q.shape[1]), dim=0)
 
     def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
         """The terms `sum_s A_ks w_cs . v_k` over the streams s, and the bias."""

@@ -1,0 +1,235 @@
+"""How fast are the aggregators, and how much memory do they need?
+
+    python benchmarks/aggregators.py                                  a reduced set
+    python benchmarks/aggregators.py --sizes 100,1000,8000,50000      all sizes of bags
+    python benchmarks/aggregators.py --sizes 50000 --only-memory      the memory of ours alone
+
+A training step (forward, loss, backward) on one bag of n x 1 024, for every registered aggregator
+with the widths of its authors:
+
+- `ours`:     the model without sparse coding;
+- `with SC`:  the same with sparse coding, 256 atoms;
+- `floor`:    the matrix products of `ours`, forward and backward, and nothing else; the attention
+              kernels of torch and convolutions are not among them;
+- `torchmil`: the same network of torchmil, the fastest public implementation that installs from
+              PyPI, where it has one (`pip install torchmil`; without it the column is empty).
+
+The four take turns, so that all see the same load, and ratios are medians over the rounds. Memory
+is the peak of one step above what the process held before, each in a process of its own. Sizes with
+more than `--most` seconds per step are measured once. The load of the machine is in the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from sparse_coding import peak, reset_peak
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from scmil import build_model
+from scmil.models import aggregators
+from scmil.models.streaming import call_model
+
+RESULTS = Path(__file__).parent / "results" / "aggregators.json"
+DIM, ATOMS = 1024, 256
+KINDS = ("ours", "with SC", "floor", "torchmil")
+SIZES = (100, 1000)
+Step = Callable[[], None]
+
+
+def bag(n: int) -> tuple[Tensor, Tensor]:
+    """Features and positions on a square grid."""
+    side = max(1, round(n**0.5))
+    place = torch.arange(n)
+    xy = 256 * torch.stack([place % side, place // side], 1)
+    return torch.randn(n, DIM, generator=torch.Generator().manual_seed(0)), xy
+
+
+def our_step(name: str, n: int, sparse_coding: bool) -> Step:
+    coded = {"atoms": ATOMS} if sparse_coding else None
+    model = build_model(DIM, 2, name, sparse_coding=coded, seed=0)
+    x, xy = bag(n)
+
+    def step() -> None:
+        model.zero_grad()
+        model.loss(call_model(model, x, xy), 1).backward()
+
+    return step
+
+
+class Products(TorchDispatchMode):
+    """Records the shapes of the matrix products that are computed."""
+
+    names = ("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[torch.Size, torch.Size]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if str(func).rpartition(".")[0] in self.names:
+            left, right = [part for part in args if isinstance(part, Tensor)][-2:]
+            self.shapes.append((left.shape, right.shape))
+        return func(*args, **(kwargs or {}))
+
+
+def floor_step(name: str, n: int) -> Step:
+    """The products of a step of ours, forward and backward, and nothing else."""
+    ours = our_step(name, n, sparse_coding=False)
+    with Products() as recorded:
+        ours()
+    operands: dict[torch.Size, Tensor] = {}
+    for shapes in recorded.shapes:
+        for shape in shapes:
+            operands.setdefault(shape, torch.randn(shape))
+    products = [tuple(operands[shape] for shape in shapes) for shapes in recorded.shapes]
+
+    @torch.no_grad()
+    def step() -> None:
+        for left, right in products:
+            torch.matmul(left, right)
+
+    return step
+
+
+def torchmil_step(name: str, n: int) -> Step | None:
+    """The same network of torchmil; None if it has none, or is not installed."""
+    try:
+        import torchmil.models as theirs
+    except ImportError:
+        return None
+    embed = torch.nn.Sequential(torch.nn.Linear(DIM, 512, bias=False), torch.nn.ReLU())
+    makers: dict[str, Callable[[], Any]] = {
+        "abmil": lambda: theirs.ABMIL(in_shape=(DIM,), feat_ext=embed),
+        "abmil-gated": lambda: theirs.ABMIL(in_shape=(DIM,), gated=True, feat_ext=embed),
+        "dsmil": lambda: theirs.DSMIL(in_shape=(DIM,), nonlinear_q=True),
+        "transmil": lambda: theirs.TransMIL(in_shape=(DIM,), att_dim=512, n_heads=8),
+    }
+    if name not in makers:
+        return None
+    model, x = makers[name](), bag(n)[0][None]
+
+    def step() -> None:
+        model.zero_grad()
+        _, losses = model.compute_loss(torch.ones(1), x)
+        sum(losses.values()).backward()
+
+    return step
+
+
+def make_step(kind: str, name: str, n: int) -> Step | None:
+    if kind == "torchmil":
+        return torchmil_step(name, n)
+    return floor_step(name, n) if kind == "floor" else our_step(name, n, kind == "with SC")
+
+
+def seconds(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def measure(name: str, n: int, rounds: int, most: float) -> dict[str, Any]:
+    """Times of all kinds, taking turns."""
+    steps = {kind: make_step(kind, name, n) for kind in KINDS}
+    there = {kind: step for kind, step in steps.items() if step is not None}
+    slowest = max(seconds(step) for step in there.values())  # the first step is not counted
+    rows = [
+        {kind: seconds(step) for kind, step in there.items()}
+        for _ in range(1 if slowest > most else rounds)
+    ]
+
+    def ratio(above: str, below: str) -> float | None:
+        if above not in there or below not in there:
+            return None
+        return round(statistics.median(row[above] / row[below] for row in rows), 2)
+
+    return {
+        "milliseconds": {
+            kind: round(1e3 * statistics.median(row[kind] for row in rows), 2) for kind in there
+        },
+        "rounds": len(rows),
+        "time / floor": ratio("ours", "floor"),
+        "SC / without": ratio("with SC", "ours"),
+        "speed-up over torchmil": ratio("torchmil", "ours"),
+    }
+
+
+def memory_of(kind: str, name: str, n: int, threads: int, queue: Any) -> None:
+    torch.set_num_threads(threads)
+    step = make_step(kind, name, n)
+    before = reset_peak()
+    if step is not None:
+        step()
+    queue.put(None if step is None else (peak() - before) / 2**20)
+
+
+def measure_memory(name: str, n: int, threads: int, kinds: tuple[str, ...]) -> dict[str, float]:
+    context = multiprocessing.get_context("spawn")
+    sizes: dict[str, float] = {}
+    for kind in kinds:
+        queue = context.Queue()
+        worker = context.Process(target=memory_of, args=(kind, name, n, threads, queue))
+        worker.start()
+        size = queue.get()
+        worker.join()
+        if size is not None:
+            sizes[kind] = round(size, 1)
+    return sizes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--names", default=",".join(aggregators.names()))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--most", type=float, default=5.0, help="seconds of a step")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--only-memory", action="store_true", help="of ours, without times")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    try:
+        peer = version("torchmil")
+    except PackageNotFoundError:
+        peer = None
+        print("torchmil is not installed: its column stays empty (pip install torchmil)")
+    found = json.loads(options.out.read_text())["cases"] if options.out.exists() else {}
+    for n in map(int, options.sizes.split(",")):
+        for name in options.names.split(","):
+            row = {"load before": round(os.getloadavg()[0], 1), "threads": options.threads}
+            if not options.only_memory:
+                row |= measure(name, n, options.rounds, options.most)
+            if not options.no_memory:
+                kinds = ("ours",) if options.only_memory else ("ours", "with SC", "torchmil")
+                row["MiB"] = measure_memory(name, n, options.threads, kinds)
+            found[f"{name}, {n}"] = row
+            print(f"{name}, {n}: {row}", flush=True)
+            content = {
+                "machine": platform.machine(),
+                "cores": os.cpu_count(),
+                "torch": torch.__version__,
+                "torchmil": peer,
+                "dim": DIM,
+                "cases": found,
+            }
+            options.out.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
