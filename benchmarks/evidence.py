@@ -100,6 +100,18 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def as_markdown(methods: list[dict[str, Any]]) -> str:
+    """The means of each method as a table: FROC score and AUC of tiles of every score."""
+    lines = [
+        "| method | " + " | ".join(SCORES) + " | largest error |",
+        "|---|" + "---|" * (len(SCORES) + 1),
+    ]
+    for row in methods:
+        cells = [f"{row[score]['froc']:.3f}, {row[score]['tile_auc']:.3f}" for score in SCORES]
+        lines.append(f"| {row['method']} | {' | '.join(cells)} | {row['largest_error']:.1e} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -118,7 +130,7 @@ def main() -> None:
             for seed in range(options.seeds):
                 runs.append(measure(options.work, bags, labels, name, sparse, seed))
                 print(json.dumps(runs[-1]), flush=True)
-    page = {
+    page: dict[str, Any] = {
         "slides": options.slides,
         "seeds": options.seeds,
         "python": platform.python_version(),
@@ -127,6 +139,7 @@ def main() -> None:
         "runs": runs,
     }
     options.out.write_text(json.dumps(page, indent=1) + "\n")
+    print(as_markdown(page["methods"]))
 
 
 if __name__ == "__main__":

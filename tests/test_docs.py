@@ -182,3 +182,18 @@ def test_no_path_of_a_machine_is_in_the_tree() -> None:
     for path in [*ROOT.glob("*.*"), *(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]:
         if path.is_file() and path.suffix in (".md", ".toml", ".txt", ".py", ".cff"):
             assert not machine.search(path.read_text()), path
+
+
+def test_the_table_of_evidence_has_the_measured_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from evidence import as_markdown
+
+    measured = json.loads((ROOT / "benchmarks" / "results" / "evidence.json").read_text())
+    assert as_markdown(measured["methods"]) in (DOCS / "decisions/0013-evidence.md").read_text()
+    every = next(row for row in measured["methods"] if row["method"] == "all")
+    for metric in ("froc", "tile_auc", "slide_auc"):
+        for other in ("attention", "ratio"):
+            assert every["evidence"][metric] >= every[other][metric]
+    assert every["models"] == len(measured["runs"]) == 20
+    exact = [run for run in measured["runs"] if run["method"] == "exact"]
+    assert max(run["largest_error"] for run in exact) < 1e-5

@@ -139,3 +139,18 @@ def test_without_a_slide_file_the_tiles_are_still_shown(browser: Any, home: Path
         assert "no slide file" in page.locator("#facts").inner_text()
         assert drawn(page, "canvas.layer")["colours"] > 20
         page.close()
+
+
+def test_evidence_is_orange_above_zero_and_blue_below(page: Any) -> None:
+    page.locator("#kind").select_option("evidence:tumour")
+    page.wait_for_function("() => scmil.panes[0].scale?.kind === 'evidence:tumour'")
+    values = scored("one", True).of("evidence:tumour")
+    shares = page.evaluate("() => [...scmil.panes[0].scale.shares]")
+    for tile, value in enumerate(values):
+        assert (shares[tile] > 0.5) == (value > 0)
+    low, middle, high = page.evaluate("() => scmil.panes[0].scale.ticks.map(([, value]) => value)")
+    assert (low, middle) == (-high, 0)
+    ramp = page.evaluate("() => scmil.panes[0].ramp()")
+    assert (ramp[0], ramp[-1]) == ("rgb(20,70,140)", "rgb(165,75,0)")
+    assert "completeness error" in page.locator("figcaption").first.inner_text()
+    assert page.locator("#scale").is_disabled()

@@ -312,3 +312,11 @@ def test_without_tumour_tiles_there_is_no_number() -> None:
     assert np.isnan(
         [result.auc, result.ap, result.dice, *result.auc_interval, result.slide_auc]
     ).all()
+
+
+@pytest.mark.parametrize("kind", ["peaks", "components"])
+def test_tiles_that_lower_the_logit_are_not_detections(kind: str) -> None:
+    row = np.array([[0, 0], [300, 0], [600, 0]])
+    rule = Rule("evidence:tumour", kind)
+    found = detect_lesions(row, 100, np.array([0.02, -5.0, 0.0]), 1.0, rule)
+    assert found.probability.tolist() == [0.02]

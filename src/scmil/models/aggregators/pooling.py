@@ -53,7 +53,8 @@ def pool(h: Float[Tensor, "n d"], how: str) -> tuple[Float[Tensor, " d"], Float[
     if how == "mean":
         return h.mean(0), h.new_full((n,), 1 / n)
     if how == "max":
-        return h.amax(0), _winner_shares(h).mean(1)
+        z = h.amax(0)
+        return z, _winner_shares(h, z).mean(1)
     if how == "lse":
         # log-mean-exp: MINNs' code calls it log-sum-exp, and divides by n.
         return torch.logsumexp(h, 0) - h.new_tensor(n).log(), torch.softmax(h, 0).mean(-1)
@@ -70,11 +71,10 @@ def pooling_weights(h: Float[Tensor, "n d"], how: str) -> Float[Tensor, "n d"] |
     """
     if how == "mean":
         return torch.full_like(h, 1 / len(h), requires_grad=False)
-    return _winner_shares(h) if how == "max" else None
+    return _winner_shares(h, h.amax(0)) if how == "max" else None
 
 
-def _winner_shares(h: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """1 for the instance that has the maximum of a dimension, divided if several have it."""
-    h = h.detach()
-    winners = (h == h.amax(0)).to(h.dtype)  # after ReLU many instances share a maximum of zero
+def _winner_shares(h: Float[Tensor, "n d"], z: Float[Tensor, " d"]) -> Float[Tensor, "n d"]:
+    """1 for the instance that has the maximum z of a dimension, divided if several have it."""
+    winners = (h.detach() == z).to(h.dtype)  # after ReLU many instances share a maximum of zero
     return winners / winners.sum(0)

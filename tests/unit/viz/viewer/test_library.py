@@ -194,3 +194,15 @@ def test_models_are_found_in_a_folder_of_models(home: Path, tmp_path: Path) -> N
     assert find_models(home / "sc") == [home / "sc"]
     with pytest.raises(DataError, match="is not a model folder written by scmil train"):
         find_models(tmp_path)
+
+
+def test_the_facts_of_a_slide_have_the_sums_of_its_evidence(server: Server) -> None:
+    facts = json.loads(get(server, "/api/slide/0?model=0"))
+    expected = scored("one", sparse=True).evidence
+    assert expected is not None
+    assert "evidence:tumour" in facts["kinds"]
+    tumour = facts["evidence"]["tumour"]
+    assert tumour["logit"] == pytest.approx(expected.logits[1])
+    assert tumour["constant"] == pytest.approx(expected.constant[1])
+    assert abs(tumour["error"]) < 1e-5
+    assert tumour["method"] == "exact"
