@@ -13,9 +13,12 @@ forward with backward (gradients for the input and all parameters), of
 - `floor`:         the matrix products of ours and nothing else.
 
 Each runs in its own process. The processes take turns of a few steps, so that all see the same
-load; ratios are medians of the ratios of each round. The load of the machine (runnable processes)
-is recorded with each shape. Bounds: no shape takes longer than the transcription, and slides
-(n >= 12 000) take at most 1.15 times the floor.
+load; ratios are medians of the ratios of each round. The time that the processor worked for a
+contestant (`cpu`) is recorded as well: with one thread it depends little on other processes. The
+load of the machine (runnable processes) is recorded with each shape.
+
+Bounds: no shape takes longer than the transcription, and slides (n >= 12 000) take at most 1.15
+times the floor.
 """
 
 from __future__ import annotations
@@ -150,7 +153,7 @@ def floor_step(shape: Shape) -> Callable[[], None]:
 
 
 def serve(pipe: Connection, name: str, threads: int) -> None:
-    """A process that answers shapes and numbers of steps with seconds per step."""
+    """A process that answers shapes and numbers of steps with seconds and processor seconds."""
     import torch
 
     from scmil.core.memory import memory_is_kept
@@ -165,10 +168,11 @@ def serve(pipe: Connection, name: str, threads: int) -> None:
                 step()
             assert step is not None
             repeat = request if isinstance(request, int) else 1
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), time.process_time()
             for _ in range(repeat):
                 step()
-            pipe.send((time.perf_counter() - start) / repeat)
+            seconds = time.perf_counter() - start, time.process_time() - worked
+            pipe.send([value / repeat for value in seconds])
 
 
 def burn(threads: int) -> None:
@@ -220,19 +224,25 @@ def runnable() -> int:
 def measure(pipes: dict[str, Connection], shape: Shape, seconds: float) -> dict[str, Any]:
     """Medians over rounds of turns; `seconds` is the time for each contestant."""
 
-    def ask(name: str, request: Shape | int) -> float:
+    def ask(name: str, request: Shape | int) -> tuple[float, float]:
         pipes[name].send(request)
-        return float(pipes[name].recv())
+        wall, worked = pipes[name].recv()
+        return float(wall), max(float(worked), 1e-9)
 
-    first = {name: ask(name, shape) for name in pipes}
+    first = {name: ask(name, shape)[0] for name in pipes}
     turn = {name: max(1, round(seconds / 10 / max(first[name], 1e-6))) for name in pipes}
     rounds = max(3, min(10, round(seconds / max(first.values()))))
-    rows, load = [], []
+    rows, cpu, load = [], [], []
     for _ in range(rounds):
         load.append(runnable())
-        rows.append({name: ask(name, turn[name]) for name in pipes})
+        both = {name: ask(name, turn[name]) for name in pipes}
+        rows.append({name: wall for name, (wall, _) in both.items()})
+        cpu.append({name: worked for name, (_, worked) in both.items()})
     ratio = {
-        f"ours / {name}": round(statistics.median(row["ours"] / row[name] for row in rows), 3)
+        f"{prefix}ours / {name}": round(
+            statistics.median(row["ours"] / row[name] for row in table), 3
+        )
+        for prefix, table in (("", rows), ("cpu ", cpu))
         for name in CONTESTANTS[1:]
     }
     return {
@@ -312,7 +322,10 @@ def measure_all(
         row |= measure(pipes, Shape(n, p, m, which == "both"), seconds)
         rows.append(row)
         text = "  ".join(f"{name} {row[name]:9.3f} ms" for name in CONTESTANTS)
-        ratios = "  ".join(f"/{name[:5]} {row[f'ours / {name}']:5.2f}" for name in CONTESTANTS[1:])
+        ratios = "  ".join(
+            f"/{name[:5]} {row[f'ours / {name}']:5.2f} (cpu {row[f'cpu ours / {name}']:5.2f})"
+            for name in CONTESTANTS[1:]
+        )
         notes = ", ".join(problems(row))
         print(f"{threads} x {n:6} {p:5} {m:5} {which:8} {text}  {ratios}  {notes}", flush=True)
     return rows
