@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate as add_up
 from typing import NamedTuple
 
 import torch
@@ -18,10 +19,10 @@ from scmil.sparse_coding.kernel_blocks import (
     flatten_layers,
     normalise_rows,
     relative_fraction,
-    row_blocks,
     shrink_backward,
     sparsity_network_backward,
 )
+from scmil.sparse_coding.kernel_lanes import Lanes
 
 
 class Weights(NamedTuple):
@@ -65,12 +66,43 @@ class Buffers(NamedTuple):
 
 @dataclass
 class Gradients:
-    """Sums over all blocks."""
+    """Sums over the blocks of a lane."""
 
     W: Tensor
     W_t: Tensor
     log_mu: Tensor
     network: Sequence[Tensor]
+
+    @classmethod
+    def zeros(cls, D: Tensor, W_t: Tensor, log_mu: Tensor, network: Sequence[Tensor]) -> Gradients:
+        """Sums over no block, in the precision of the parameters."""
+        return cls(
+            W=torch.zeros_like(D),
+            W_t=torch.zeros_like(W_t, dtype=D.dtype),
+            log_mu=torch.zeros_like(log_mu, dtype=D.dtype),
+            network=[torch.zeros_like(part) for part in network],
+        )
+
+    @classmethod
+    def sum(cls, parts: Sequence[Gradients], lanes: Lanes) -> Gradients:
+        """The sums over all lanes, in their order; each lane adds some rows."""
+        first = parts[0]
+
+        def run_lane(lane: int) -> None:
+            for other in parts[1:]:
+                for total, part in ((first.W, other.W), (first.W_t, other.W_t)):
+                    own = lanes.share(lane, total.shape[-2])
+                    total[..., own, :] += part[..., own, :]
+
+            if lane == 0:
+                for other in parts[1:]:
+                    first.log_mu += other.log_mu
+                    for total, part in zip(first.network, other.network, strict=True):
+                        total += part
+
+        if len(parts) > 1:
+            lanes.run(run_lane)
+        return first
 
 
 def backward_blocks(
@@ -84,32 +116,52 @@ def backward_blocks(
     alpha, W, W_t, *kept = saved[inputs:]
     step = torch.exp(-log_mu)[..., None, None]
     g_x = torch.empty_like(x) if wanted else x.new_empty(*x.shape[:-2], 0, x.shape[-1])
-    totals = Gradients(
-        W=torch.zeros_like(D),
-        W_t=torch.zeros_like(W_t, dtype=D.dtype),
-        log_mu=torch.zeros_like(log_mu, dtype=D.dtype),
-        network=[torch.zeros_like(part) for part in network],
-    )
-    D_low, *network = (tensor.to(W.dtype) for tensor in (D, *network))
-    weights = Weights(D_low, W, W_t, step.to(W.dtype), network)
-    per_block, memory = 4 + len(network) // 2, allocate_buffers(x, D_low, wide=2, narrow=4)
-    for index, block in enumerate(row_blocks(alpha)):
-        peak, where, codes, residuals, *hidden = kept[index * per_block : (index + 1) * per_block]
-        g_rows, x_rows, alpha_rows, out = (tensor[..., block, :] for tensor in (g, x, alpha, g_x))
-        buffers = Buffers(*first_rows(memory, x_rows.shape[-2]))
-        scale = None
-        if form.normalise:
-            x_rows, scale = normalise_rows(x_rows, buffers.x)
-        x_rows = x_rows.to(W.dtype)
-        rows = RowBlock(x_rows, scale, alpha_rows, peak, where, codes, residuals, hidden)
-        _backward_rows(form, g_rows.to(W.dtype), rows, weights, buffers, totals, out)
-    if not W_t.numel():
-        return g_x, totals.W.mul_(step), totals.log_mu, *totals.network
-    W = D * step if W.dtype != D.dtype else W
-    add_product(totals.W, D, totals.W_t, alpha=-1, out=totals.W)
-    totals.log_mu -= (totals.W * W).sum((-2, -1))
-    g_D = add_product(totals.W * step, W, totals.W_t.mT, alpha=-1)
-    return g_x, g_D, totals.log_mu, *totals.network
+    D_low, *low_network = (tensor.to(W.dtype) for tensor in (D, *network))
+    weights = Weights(D_low, W, W_t, step.to(W.dtype), low_network)
+    lanes, per_block = Lanes.of(x), 4 + len(network) // 2
+    # The blocks of the forward pass, also if the number of threads has changed since.
+    ends = list(add_up(part.shape[-2] for part in kept[4::per_block]))
+    blocks = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def run_lane(lane: int) -> Gradients:
+        totals = Gradients.zeros(D, W_t, log_mu, network)
+        memory = allocate_buffers(x, D_low, blocks[0].stop, wide=2, narrow=4)
+        for index in range(lane, len(blocks), lanes.number):
+            block, first = blocks[index], index * per_block
+            peak, where, codes, residuals, *hidden = kept[first : first + per_block]
+            g_rows, x_rows, alpha_rows, out = (part[..., block, :] for part in (g, x, alpha, g_x))
+            buffers = Buffers(*first_rows(memory, x_rows.shape[-2]))
+            scale = None
+            if form.normalise:
+                x_rows, scale = normalise_rows(x_rows, buffers.x)
+            x_rows = x_rows.to(W.dtype)
+            rows = RowBlock(x_rows, scale, alpha_rows, peak, where, codes, residuals, hidden)
+            _backward_rows(form, g_rows.to(W.dtype), rows, weights, buffers, totals, out)
+        return totals
+
+    totals = Gradients.sum(lanes.run(run_lane), lanes)
+    _finish_dictionary(D, step, W, totals, lanes)
+    return g_x, totals.W, totals.log_mu, *totals.network
+
+
+def _finish_dictionary(D: Tensor, step: Tensor, W: Tensor, totals: Gradients, lanes: Lanes) -> None:
+    """Turn the sums of W and W_t into the gradient of D, in `totals.W`, and add that of log mu."""
+
+    def run_lane(lane: int) -> Tensor | None:
+        own = lanes.share(lane, D.shape[-2])
+        g_W, D_rows = totals.W[..., own, :], D[..., own, :]
+        if not totals.W_t.numel():
+            g_W.mul_(step)
+            return None
+        W_rows = D_rows * step if W.dtype != D.dtype else W[..., own, :]
+        add_product(g_W, D_rows, totals.W_t, alpha=-1, out=g_W)
+        through_step = (g_W * W_rows).sum((-2, -1))
+        add_product(g_W.mul_(step), W_rows, totals.W_t.mT, alpha=-1, out=g_W)
+        return through_step
+
+    for through_step in lanes.run(run_lane):
+        if through_step is not None:
+            totals.log_mu -= through_step
 
 
 def _backward_rows(

@@ -69,14 +69,13 @@ def normalise_rows(x: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
     return x.mul_(scale), scale
 
 
-def allocate_buffers(x: Tensor, D: Tensor, wide: int, narrow: int) -> list[Tensor]:
+def allocate_buffers(x: Tensor, D: Tensor, rows: int, wide: int, narrow: int) -> list[Tensor]:
     """Allocate a block of `wide` matrices like x and `narrow` ones like the codes, for all blocks.
 
     Fresh memory costs more than the arithmetic in it, because the operating system maps it page by
     page. The first buffer is for normalised rows, which have at least single precision.
     """
     m = D.shape[-1]
-    rows = min(x.shape[-2], _block_rows(m, D.dtype))
     shapes = [
         (*x.shape[:-2], rows, width)
         for width, count in ((x.shape[-1], wide), (m, narrow))
@@ -122,11 +121,11 @@ def threshold(
     return peak, where, relative_fraction(lam, form.relative) * peak
 
 
-def transition_matrix(D: Tensor, W: Tensor) -> Tensor:
-    """W_t = I - D^T W of Eq. (4)."""
-    W_t = (D.mT @ W).neg_()
-    W_t.diagonal(dim1=-2, dim2=-1).add_(1)
-    return W_t
+def transition_rows(D: Tensor, W: Tensor, W_t: Tensor, rows: slice) -> None:
+    """Write rows of W_t = I - D^T W of Eq. (4)."""
+    part = W_t[..., rows, :]
+    torch.matmul(D[..., rows].mT, W, out=part).neg_()
+    part.diagonal(rows.start, dim1=-2, dim2=-1).add_(1)
 
 
 def sparsity_network(x: Tensor, network: Sequence[Tensor]) -> list[Tensor]:
@@ -156,14 +155,15 @@ def sparsity_network_backward(
     return g
 
 
-def _block_rows(m: int, dtype: torch.dtype) -> int:
-    return max(64, BLOCK_BYTES // (m * dtype.itemsize))
-
-
-def row_blocks(codes: Tensor) -> list[slice]:
-    """Slices of rows of which the codes take about `BLOCK_BYTES`."""
+def row_blocks(codes: Tensor, lanes: int = 1) -> list[slice]:
+    """Slices of rows of which the codes take at most about `BLOCK_BYTES`; with several lanes, of
+    equal size, and as many for each lane.
+    """
     n, m = codes.shape[-2:]
-    rows = _block_rows(m, codes.dtype)
+    rows = max(64, BLOCK_BYTES // (m * codes.dtype.itemsize))
+    if lanes > 1:
+        each = -(-n // (lanes * rows))  # blocks of a lane
+        rows = -(-n // (lanes * each))
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
 
 

@@ -88,8 +88,8 @@ def forward(
 ) -> tuple[Matrix, tuple[Any, ...]]:
     """The codes, and what backward needs of the forward pass."""
     layers, (n, p), m = form.layers, x.shape, D.shape[1]
+    # The step multiplies narrow products: W = D step would cost as much as a product with D.
     step = np.exp(-log_mu)
-    W = D * step
     # X - D alpha before each layer; the first is x itself.
     residuals = np.empty((layers, n, p), x.dtype)
     scale = None
@@ -103,7 +103,7 @@ def forward(
     hidden = [x]
     for weight, bias in zip(network[::2], network[1::2], strict=True):
         hidden.append(np.logaddexp(dot(hidden[-1], weight.T) + bias, 0))  # Softplus
-    lam, drive = hidden[-1], dot(x, W)
+    lam, drive = hidden[-1], dot(x, D) * step
     if form.relative is None:
         peak = where = fraction = None
         t = lam if form.printed else lam * step
@@ -123,9 +123,11 @@ def forward(
         # Eq. (3): v - clip(v, -t, t).
         np.subtract(v, np.minimum(np.maximum(v, lowest, out=a), t, out=a), out=a)
         if layer + 1 < layers:
-            v = a + dot(np.subtract(x, dot(a, D_T), out=residuals[layer + 1]), W)
+            v = dot(np.subtract(x, dot(a, D_T), out=residuals[layer + 1]), D)
+            v *= step
+            v += a
     # A copy of the last codes is returned, so that changes of it do not affect backward.
-    return a.copy(), (W, step, scale, hidden, where, peak, fraction, codes, residuals)
+    return a.copy(), (step, scale, hidden, where, peak, fraction, codes, residuals)
 
 
 def backward(
@@ -133,8 +135,8 @@ def backward(
 ) -> tuple[Matrix, ...]:
     """The gradients of x, D, log mu and the network."""
     _, D, _, *network = inputs
-    W, step, scale, hidden, where, peak, fraction, codes, residuals = kept
-    layers, lam, W_T = form.layers, hidden[-1], W.T
+    step, scale, hidden, where, peak, fraction, codes, residuals = kept
+    layers, lam, D_T = form.layers, hidden[-1], D.T
     signs = np.sign(codes)
     active = np.abs(signs)
     # D occurs twice in each layer, in `r W` and in `alpha D^T`. All are one product of two tall
@@ -144,7 +146,7 @@ def backward(
     through, back = right[:layers], np.empty_like(residuals)
     for layer in range(layers - 1, 0, -1):
         g_v = np.multiply(g, active[layer], out=through[layer])
-        g = g_v - dot(dot(g_v, W_T, out=back[layer]), D)
+        g = g_v - dot(dot(g_v * step, D_T, out=back[layer]), D)
     np.multiply(g, active[0], out=through[0])
     # An active entry follows the threshold against its sign.
     g_t = -np.add.reduce(signs * through, (0, 2))[:, None]
@@ -158,7 +160,7 @@ def backward(
         low, high = form.relative
         g_lam = g_t * peak * ((high - low) / np.square(1 + lam))
         through[0][where] += (g_t * fraction)[:, 0] * signs[0][where]
-    dot(through[0], W_T, out=back[0])
+    dot(through[0] * step, D_T, out=back[0])
     np.multiply(residuals, step, out=left[:layers])
     np.negative(back[1:], out=left[layers:])
     right[layers:] = codes[:-1]

@@ -5,6 +5,8 @@ Why it is faster than the same equations written with torch operations:
 - **Blocks of rows.** A block of rows passes all operations before the next block starts. It stays
   in the processor's cache, so that the thresholds, which are limited by memory bandwidth, cost
   little compared with the matrix products.
+- **Whole blocks on each thread.** A thread takes a block through all operations, where torch would
+  divide each operation among the threads and wait for the last one (`kernel_lanes.py`).
 - **The cheaper of two equal forms.** `(x - alpha D^T) W` costs 2npm multiply-adds per layer;
   `x W + alpha W_t`, with `W_t = I - D^T W` computed once for pm^2, costs nm^2. `gram_is_cheaper`
   counts and decides.
@@ -18,6 +20,7 @@ bag.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -35,8 +38,9 @@ from scmil.sparse_coding.kernel_blocks import (
     shrink,
     sparsity_network,
     threshold,
-    transition_matrix,
+    transition_rows,
 )
+from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.kernel_numpy import (
     Small,
     is_small,
@@ -97,23 +101,37 @@ def _forward(
 ) -> tuple[Tensor, ...]:
     """The codes, then what backward needs: W, W_t, and what `_forward_rows` returns per block."""
     *batch, n, p = x.shape
-    m = D.shape[-1]
-    low, step = form.low or D.dtype, torch.exp(-log_mu)[..., None, None]
-    # Row by row, also where a stack of D lies column by column.
-    W = torch.mul(D, step, out=D.new_empty(D.shape))
-    W_t = (
-        transition_matrix(D, W)
-        if gram_is_cheaper(n, p, m, form.layers, keep)
-        else D.new_empty((*batch, 0, 0))
-    )
+    m, low, lanes = D.shape[-1], form.low or D.dtype, Lanes.of(x)
+    gram = gram_is_cheaper(n, p, m, form.layers, keep)
+    step = torch.exp(-log_mu)[..., None, None]
+    W = D.new_empty(D.shape)  # row by row, also where a stack of D lies column by column
+    W_t = D.new_empty((*batch, m, m) if gram else (*batch, 0, 0))
+
+    def prepare(lane: int) -> None:
+        own = lanes.share(lane, p)
+        torch.mul(D[..., own, :], step, out=W[..., own, :])
+
+    def prepare_transition(lane: int) -> None:
+        transition_rows(D, W, W_t, lanes.share(lane, m))
+
+    lanes.run(prepare)
+    if gram:
+        lanes.run(prepare_transition)
     W, W_t, D, *network = (tensor.to(low) for tensor in (W, W_t, D, *weights))
-    alpha, kept = x.new_empty(*batch, n, m, dtype=low), list[Tensor]()
-    buffers = allocate_buffers(x, D, wide=1, narrow=3)
-    for rows in row_blocks(alpha):
-        kept += _forward_rows(
-            form, keep, x[..., rows, :], alpha[..., rows, :], D, step, network, W, W_t, buffers
-        )
-    return alpha, W, W_t, *kept
+    alpha = x.new_empty(*batch, n, m, dtype=low)
+    blocks = row_blocks(alpha, lanes.number)
+    kept: list[list[Tensor]] = [[] for _ in blocks]
+
+    def run_lane(lane: int) -> None:
+        buffers = allocate_buffers(x, D, blocks[0].stop, wide=1, narrow=3)
+        for index in range(lane, len(blocks), lanes.number):
+            rows = blocks[index]
+            kept[index] = _forward_rows(
+                form, keep, x[..., rows, :], alpha[..., rows, :], D, step, network, W, W_t, buffers
+            )
+
+    lanes.run(run_lane)
+    return alpha, W, W_t, *chain(*kept)
 
 
 def _forward_rows(

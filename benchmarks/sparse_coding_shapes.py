@@ -1,0 +1,335 @@
+"""How fast is the sparse-coding layer at every shape, alone and beside a busy process?
+
+    python benchmarks/sparse_coding_shapes.py                    # the whole grid
+    python benchmarks/sparse_coding_shapes.py --quick            # a part of it
+    python benchmarks/sparse_coding_shapes.py --quick --load 1   # beside a process that computes
+
+For each number of rows n, dimension p, number of atoms m and number of threads, forward alone and
+forward with backward (gradients for the input and all parameters), of
+
+- `ours`:          scmil.SparseCoding with its defaults;
+- `transcription`: the same equations in plain torch operations, with the same products;
+- `released`:      the authors' module in plain torch (another network, one layer more);
+- `floor`:         the matrix products of ours and nothing else.
+
+Each runs in its own process. The processes take turns of a few steps, so that all see the same
+load; ratios are medians of the ratios of each round. The time that the processor worked for a
+contestant (`cpu`) is recorded as well: with one thread it depends little on other processes. The
+load of the machine (runnable processes) is recorded with each shape.
+
+Bounds: no shape takes longer than the transcription, and slides (n >= 12 000) take at most 1.15
+times the floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).parent / "results"
+CONTESTANTS = ("ours", "transcription", "released", "floor")
+GRID = {
+    "n": (5, 100, 1000, 12_000, 50_000),
+    "p": (166, 484, 512, 768, 1024, 1280, 1536, 2560),
+    "m": (64, 256, 1024),
+}
+QUICK = {"n": (5, 100, 1000, 12_000), "p": (166, 512, 1536), "m": (256,)}
+SLIDE, SLIDE_BOUND = 12_000, 1.15
+NOISE = 1.05  # of a median of ratios on a quiet machine
+LAYERS = 5
+
+
+class Shape(NamedTuple):
+    n: int
+    p: int
+    m: int
+    backward: bool
+
+
+def make_step(name: str, shape: Shape) -> Callable[[], None]:
+    """One pass of a contestant."""
+    import torch
+
+    from scmil import ReleasedSparseCoding, SparseCoding
+
+    torch.manual_seed(0)
+    if name == "floor":
+        return floor_step(shape)
+    x, g = torch.randn(shape.n, shape.p).relu(), torch.randn(shape.n, shape.m)
+    build = ReleasedSparseCoding if name == "released" else SparseCoding
+    layer = build(shape.p, atoms=shape.m, layers=LAYERS)
+    run = (lambda: transcribe(layer, x)) if name == "transcription" else (lambda: layer(x))
+
+    def forward() -> None:
+        with torch.no_grad():
+            run()
+
+    def both() -> None:
+        x.grad = None
+        layer.zero_grad(set_to_none=True)
+        run().backward(g)
+
+    if shape.backward:
+        x.requires_grad_()
+    return both if shape.backward else forward
+
+
+def transcribe(layer: Any, x: Any) -> Any:
+    """The equations of `SparseCoding`, operation by operation, with the cheaper of two products."""
+    import torch
+    import torch.nn.functional as F
+
+    from scmil.sparse_coding.equations import soft_threshold
+    from scmil.sparse_coding.kernel_torch import gram_is_cheaper
+
+    x = F.layer_norm(x, x.shape[-1:], eps=1e-12)
+    D, mu, (low, high) = layer.dictionary, layer.mu, layer.relative
+    n, (p, m) = len(x), D.shape
+    s = layer.network(x)
+    W = D / mu
+    drive = x @ W
+    fraction = low + (high - low) * s / (1 + s)
+    threshold = fraction * drive.abs().amax(-1, keepdim=True)
+    alpha = soft_threshold(drive, threshold)
+    if gram_is_cheaper(n, p, m, layer.layers, torch.is_grad_enabled()):
+        W_t = torch.eye(m) - D.mT @ W
+        for _ in range(layer.layers - 1):
+            alpha = soft_threshold(drive + alpha @ W_t, threshold)
+    else:
+        for _ in range(layer.layers - 1):
+            alpha = soft_threshold(alpha + (x - alpha @ D.mT) @ W, threshold)
+    return alpha
+
+
+def floor_step(shape: Shape) -> Callable[[], None]:
+    """The matrix products of ours, in the form that it chooses, into memory that is ready."""
+    import torch
+
+    from scmil.sparse_coding.kernel_torch import gram_is_cheaper
+
+    n, p, m, backward = shape
+    h1, h2 = max(1, p // 4), max(1, p // 8)
+    gram = gram_is_cheaper(n, p, m, LAYERS, backward)
+    once = [(n, p, h1), (n, h1, h2), (n, h2, 1), (n, p, m)]
+    each = [(n, m, m)] if gram else [(n, m, p), (n, p, m)]
+    if gram:
+        once += [(m, p, m)]
+    if backward:
+        once += [(n, 1, h2), (h2, n, 1), (n, h2, h1), (h1, n, h2), (n, h1, p), (p, n, h1)]
+        once += [(n, m, p), (p, n, m)]
+        each += [(n, m, m), (m, n, m)] if gram else [(n, m, p), (n, p, m), (p, n, m), (p, n, m)]
+        once += [(p, m, m), (p, m, m)] if gram else []
+    made: dict[tuple[int, int], Any] = {}
+
+    def matrix(rows: int, columns: int) -> Any:
+        return made.setdefault((rows, columns), torch.randn(rows, columns))
+
+    products = [
+        (matrix(k, a).mT if k == n else matrix(a, k), matrix(k, b), torch.empty(a, b))
+        for a, k, b in once
+    ]
+    products += [
+        (matrix(k, a).mT if k == n else matrix(a, k), matrix(k, b), torch.empty(a, b))
+        for a, k, b in each
+    ] * (LAYERS - 1)
+
+    def step() -> None:
+        with torch.no_grad():
+            for left, right, out in products:
+                torch.mm(left, right, out=out)
+
+    return step
+
+
+def serve(pipe: Connection, name: str, threads: int) -> None:
+    """A process that answers shapes and numbers of steps with seconds and processor seconds."""
+    import torch
+
+    from scmil.core.memory import memory_is_kept
+
+    torch.set_num_threads(threads)
+    step = None
+    with memory_is_kept():
+        while (request := pipe.recv()) is not None:
+            if isinstance(request, Shape):
+                step = None  # its memory first
+                step = make_step(name, request)
+                step()
+            assert step is not None
+            repeat = request if isinstance(request, int) else 1
+            start, worked = time.perf_counter(), time.process_time()
+            for _ in range(repeat):
+                step()
+            seconds = time.perf_counter() - start, time.process_time() - worked
+            pipe.send([value / repeat for value in seconds])
+
+
+def burn(threads: int) -> None:
+    """Use a core until the process is ended."""
+    value = float(threads)
+    while True:
+        value = value * 1.0000001 % 7.0
+
+
+@contextmanager
+def loaded(processes: int) -> Iterator[None]:
+    """Run processes that compute beside the measurement."""
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=burn, args=(1,), daemon=True) for _ in range(processes)]
+    for worker in workers:
+        worker.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+@contextmanager
+def contestants(threads: int) -> Iterator[dict[str, Connection]]:
+    """One process for each contestant."""
+    context = multiprocessing.get_context("spawn")
+    pipes, workers = {}, []
+    for name in CONTESTANTS:
+        pipes[name], end = context.Pipe()
+        worker = context.Process(target=serve, args=(end, name, threads), daemon=True)
+        worker.start()
+        workers.append(worker)
+    try:
+        yield pipes
+    finally:
+        for pipe in pipes.values():
+            pipe.send(None)
+        for worker in workers:
+            worker.join()
+
+
+def runnable() -> int:
+    """Processes and threads that are running or waiting for a core, this one excluded."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
+
+
+def measure(pipes: dict[str, Connection], shape: Shape, seconds: float) -> dict[str, Any]:
+    """Medians over rounds of turns; `seconds` is the time for each contestant."""
+
+    def ask(name: str, request: Shape | int) -> tuple[float, float]:
+        pipes[name].send(request)
+        wall, worked = pipes[name].recv()
+        return float(wall), max(float(worked), 1e-9)
+
+    first = {name: ask(name, shape)[0] for name in pipes}
+    turn = {name: max(1, round(seconds / 10 / max(first[name], 1e-6))) for name in pipes}
+    rounds = max(3, min(10, round(seconds / max(first.values()))))
+    rows, cpu, load = [], [], []
+    for _ in range(rounds):
+        load.append(runnable())
+        both = {name: ask(name, turn[name]) for name in pipes}
+        rows.append({name: wall for name, (wall, _) in both.items()})
+        cpu.append({name: worked for name, (_, worked) in both.items()})
+    ratio = {
+        f"{prefix}ours / {name}": round(
+            statistics.median(row["ours"] / row[name] for row in table), 3
+        )
+        for prefix, table in (("", rows), ("cpu ", cpu))
+        for name in CONTESTANTS[1:]
+    }
+    return {
+        **{name: round(1e3 * statistics.median(row[name] for row in rows), 4) for name in pipes},
+        **ratio,
+        "runnable": statistics.mean(load),
+    }
+
+
+def problems(result: dict[str, Any]) -> list[str]:
+    """The bounds that a shape does not keep."""
+    found = []
+    if result["ours / transcription"] > NOISE:
+        found.append("slower than the transcription")
+    if result["n"] >= SLIDE and result["ours / floor"] > SLIDE_BOUND:
+        found.append(f"above {SLIDE_BOUND} x the floor")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for axis, values in GRID.items():
+        parser.add_argument(f"--{axis}", type=int, nargs="+", help=f"default: {values}")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--passes", nargs="+", default=["forward", "both"])
+    parser.add_argument("--quick", action="store_true", help="a part of the grid")
+    parser.add_argument("--load", type=int, default=0, help="busy processes beside it")
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each shape and contestant")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    grid = {
+        axis: getattr(options, axis) or (QUICK if options.quick else GRID)[axis] for axis in GRID
+    }
+    import torch
+
+    name = "sparse_coding_shapes" + ("_loaded" if options.load else "")
+    out = options.out or RESULTS / f"{name}.json"
+    results: list[dict[str, Any]] = []
+    start = time.time()
+    load_before = os.getloadavg()[0]
+    with loaded(options.load):
+        for threads in options.threads:
+            with contestants(threads) as pipes:
+                results += measure_all(pipes, threads, grid, options.passes, options.seconds)
+    document = {
+        "machine": platform.machine(),
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+        "load average before": load_before,
+        "busy processes": options.load,
+        "minutes": round((time.time() - start) / 60, 1),
+        "shapes": results,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1) + "\n")
+    failed = [row for row in results if problems(row)]
+    worst = max(results, key=lambda row: row["ours / transcription"])
+    print(f"{len(results)} shapes, {len(failed)} beyond a bound; worst against the transcription:")
+    print(f"  {worst}")
+    print(f"written to {out}")
+    raise SystemExit(bool(failed))
+
+
+def measure_all(
+    pipes: dict[str, Connection],
+    threads: int,
+    grid: dict[str, Sequence[int]],
+    passes: Sequence[str],
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Measure all shapes with a number of threads, and print a line for each."""
+    rows = []
+    for n, p, m, which in itertools.product(grid["n"], grid["p"], grid["m"], passes):
+        row: dict[str, Any] = {"threads": threads, "n": n, "p": p, "m": m, "pass": which}
+        row |= measure(pipes, Shape(n, p, m, which == "both"), seconds)
+        rows.append(row)
+        text = "  ".join(f"{name} {row[name]:9.3f} ms" for name in CONTESTANTS)
+        ratios = "  ".join(
+            f"/{name[:5]} {row[f'ours / {name}']:5.2f} (cpu {row[f'cpu ours / {name}']:5.2f})"
+            for name in CONTESTANTS[1:]
+        )
+        notes = ", ".join(problems(row))
+        print(f"{threads} x {n:6} {p:5} {m:5} {which:8} {text}  {ratios}  {notes}", flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Blocks of rows on several threads: each thread takes whole blocks through all layers.
+
+torch divides each operation among its threads, and all wait for the last one: a training step on a
+slide has several hundred such sections. If another process uses one of the cores, each section
+waits for the thread that shares it. Here a thread works on its rows from the first operation to the
+last, with one thread per operation, and the threads wait for each other twice in a pass.
+
+Blocks are assigned to *lanes*, and each lane has its own sums of gradients, which are added in the
+order of the lanes. So the result does not depend on which thread takes which lane, or when. There
+are more lanes than threads, so that a thread that is faster takes more of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from threading import Barrier
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+SHORTEST_LANE = 32  # rows below which dividing a bag costs more than it saves
+# Rows from which on a thread has two lanes: each has its own sums of gradients, which cost as much
+# as some hundred rows.
+LONG_LANE = 1024
+
+T = TypeVar("T")
+
+
+class Lanes(NamedTuple):
+    """`number` lanes on `threads` threads; with one thread, all run in the thread of the caller."""
+
+    number: int
+    threads: int
+
+    @classmethod
+    def of(cls, x: Tensor) -> Lanes:
+        """The lanes for a bag. In stacks of models, and on other devices, torch divides each
+        operation.
+
+        >>> Lanes.of(torch.zeros(3, 12_000, 64))
+        Lanes(number=1, threads=1)
+        """
+        threads = torch.get_num_threads()
+        if x.ndim != 2 or x.device.type != "cpu" or threads == 1:
+            return cls(1, 1)
+        # A multiple of the threads, so that equally fast ones end together.
+        rows = len(x) // threads
+        each = 2 if rows >= 2 * LONG_LANE else 1 if rows >= SHORTEST_LANE else 0
+        return cls(max(1, threads * each), threads)
+
+    def run(self, task: Callable[[int], T]) -> list[T]:
+        """The results of `task` for the number of each lane; an error of a lane is raised here."""
+        if self.threads == 1:
+            return [task(lane) for lane in range(self.number)]
+
+        def run_one(lane: int) -> T:
+            with torch.no_grad():  # a property of the thread
+                return task(lane)
+
+        pool = _pool(self.threads, os.getpid())
+        waiting = [pool.submit(run_one, lane) for lane in range(self.number)]
+        return [one.result() for one in waiting]
+
+    def share(self, lane: int, size: int) -> slice:
+        """The part of `size` rows that a lane computes of something that all lanes need.
+
+        >>> [Lanes(2, 2).share(lane, 5) for lane in range(2)]
+        [slice(0, 3, None), slice(3, 5, None)]
+        """
+        each = -(-size // self.number)
+        return slice(min(lane * each, size), min((lane + 1) * each, size))
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """The threads of this process; those of its parent do not exist in it."""
+    pool = ThreadPoolExecutor(threads, "scmil-lanes")
+    # A thread takes torch's present number with its first operation, and setting it anywhere
+    # changes it for threads to come: all of them start now, and then the number is restored.
+    together = Barrier(threads)
+
+    def start() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # the first operation
+        together.wait()
+
+    for started in [pool.submit(start) for _ in range(threads)]:
+        started.result()
+    torch.set_num_threads(threads)
+    return pool

@@ -1,0 +1,101 @@
+"""Blocks of rows on several threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from scmil.sparse_coding import kernel_lanes
+from scmil.sparse_coding.kernel_blocks import row_blocks
+from scmil.sparse_coding.kernel_lanes import Lanes
+from scmil.sparse_coding.layer import SparseCoding
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def gradients(layer: SparseCoding, x: Tensor, backward_threads: int | None = None) -> list[Tensor]:
+    codes = layer(x)
+    if backward_threads is not None:
+        torch.set_num_threads(backward_threads)
+    return [codes, *torch.autograd.grad(codes.square().sum(), [x, *layer.parameters()])]
+
+
+CASES = [(64, 20, 12), (300, 40, 25), (9000, 12, 30)]  # factored, and Gram with several blocks
+
+
+@pytest.mark.parametrize(("n", "p", "m"), CASES)
+def test_the_number_of_threads_changes_no_more_than_rounding(n: int, p: int, m: int) -> None:
+    layer = SparseCoding(p, m, dictionary="random").double()
+    x = torch.randn(n, p, dtype=torch.float64, requires_grad=True)
+    several = [gradients(layer, x) for _ in range(3)]
+    for other in several[1:]:  # which thread takes which lane differs, the numbers do not
+        assert all(torch.equal(a, b) for a, b in zip(several[0], other, strict=True))
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        for one, other in zip(gradients(layer, x), several[0], strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
+def test_the_number_of_threads_may_change_before_backward(before: int, after: int) -> None:
+    layer = SparseCoding(12, 30, dictionary="random").double()
+    x = torch.randn(6000, 12, dtype=torch.float64, requires_grad=True)
+    expected = gradients(layer, x)
+    torch.set_num_threads(before)
+    for one, other in zip(gradients(layer, x, after), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_operations_of_a_lane_have_one_thread_and_the_caller_keeps_its_number() -> None:
+    lanes = Lanes.of(torch.zeros(12_000, 8))
+    assert lanes == (4, 2)
+    assert lanes.run(lambda lane: torch.get_num_threads()) == [1] * 4
+    assert torch.get_num_threads() == 2
+    assert lanes.run(lambda lane: threading.current_thread().name[:11]) == ["scmil-lanes"] * 4
+    found: list[int] = []
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert found == [2]  # and so do threads that start later
+
+
+@pytest.mark.parametrize(
+    ("n", "threads", "number"), [(5, 2, 1), (64, 2, 2), (4096, 2, 4), (12_000, 1, 1), (130, 4, 4)]
+)
+def test_a_bag_has_as_many_lanes_as_it_can_fill(n: int, threads: int, number: int) -> None:
+    torch.set_num_threads(threads)
+    assert Lanes.of(torch.zeros(n, 3)).number == number
+
+
+def test_lanes_share_all_rows_evenly() -> None:
+    blocks = row_blocks(torch.empty(12_000, 256), lanes=4)
+    assert len(blocks) == 8
+    assert [block.stop for block in blocks[:-1]] == [block.start for block in blocks[1:]]
+    assert (blocks[0].start, blocks[-1].stop) == (0, 12_000)
+    shares = [Lanes(4, 2).share(lane, 5) for lane in range(4)]
+    assert sum(len(range(5)[share]) for share in shares) == 5
+
+
+def test_an_error_of_a_lane_is_raised() -> None:
+    def fail(lane: int) -> None:
+        if lane == 1:
+            raise ZeroDivisionError(lane)
+
+    with pytest.raises(ZeroDivisionError):
+        Lanes(2, 2).run(fail)
+
+
+def test_another_process_has_threads_of_its_own() -> None:
+    here = kernel_lanes._pool(2, 1)
+    assert kernel_lanes._pool(2, 2) is not here
+    assert kernel_lanes._pool(2, 1) is here
