@@ -42,8 +42,8 @@ def test_the_number_of_threads_changes_no_more_than_rounding(n: int, p: int, m: 
         assert all(torch.equal(a, b) for a, b in zip(several[0], other, strict=True))
     for count in (1, 3):
         torch.set_num_threads(count)
-        for one, other in zip(gradients(layer, x), several[0], strict=True):
-            torch.testing.assert_close(one, other)
+        for one, expected in zip(gradients(layer, x), several[0], strict=True):
+            torch.testing.assert_close(one, expected)
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
