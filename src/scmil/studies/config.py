@@ -12,7 +12,7 @@ from typing import Any
 
 from scmil.core.limits import BOUNDS, problem
 from scmil.core.run_format import PROTOCOLS, TEST_TUNED
-from scmil.errors import ScmilError
+from scmil.errors import OptionError, ScmilError
 from scmil.studies.problems import Problems, suggestion
 from scmil.studies.settings import (
     TRAINING_KEYS,
@@ -173,12 +173,19 @@ def check_data(
 def _resolve_dataset(
     data: Table, ready: Mapping[str, Any], folder: Path, required: bool, problems: Problems
 ) -> None:
+    from scmil.bags.datasets import split_options
+
     name = data["dataset"]
+    try:
+        base, _ = split_options(name)
+    except OptionError as error:
+        problems.add(f"[data] {error}")
+        return
     if Path(name).suffix in TABLES:
         data["dataset"] = _existing_file(name, "dataset", folder, problems)
-    elif name in ready:
-        if required and not ready[name].ready:
-            problems.add(f"[data] dataset = {name!r} is not available. {ready[name].remedy}")
+    elif base in ready:
+        if required and not ready[base].ready:
+            problems.add(f"[data] dataset = {name!r} is not available. {ready[base].remedy}")
     elif (folder / name).is_dir():
         data["dataset"] = str(folder / name)
     else:
