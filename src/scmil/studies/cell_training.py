@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scmil.core.run_format import TEST_TUNED
 from scmil.studies.cell_splits import model_seed, splits_of
-from scmil.studies.localise import froc_of_model
+from scmil.studies.localise import FROC, Located, froc_of_model, rank_by_model
 from scmil.studies.plan import Cell, build_from_settings, recipe_of
 from scmil.studies.protocols import Row, ScoredFold, history_rows, score
 from scmil.training import baseline
@@ -98,8 +98,8 @@ class Training:
     multiply_adds: int  # of one bag of median size
     density: float | None
     method: str  # all folds at once, fold by fold, or by scikit-learn
-    # By repeat and fold, if lesions are annotated.
-    froc: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    # By protocol, repeat and fold, if lesions are annotated or instances have labels.
+    located: Located = field(default_factory=dict)
 
 
 class _Stage(NamedTuple):
@@ -166,12 +166,14 @@ def _train_networks(task: Task, stage: _Stage, progress: Callable[[int], None]) 
     train = _train_one_by_one if one_by_one else _train_at_once
     scored, history = train(task, _Batch(stage, models, folds, recipe), progress)
     splits = [fold.split for fold in folds]
-    froc = {}
-    if settings.localisation is not None:
-        froc = {
-            (fold.repeat, fold.fold): froc_of_model(settings, task.bags, model, fold.split)
-            for model, fold in zip(models, folds, strict=True)
-        }
+    # Models that were trained at once end as they were in the last epoch.
+    protocols = [name for name in stage.protocols if one_by_one or name == "last"]
+    found = _locate(task, models, folds) if protocols else []
+    located = {
+        (name, fold.repeat, fold.fold): row
+        for name in protocols
+        for fold, row in zip(folds, found, strict=True)
+    }
     return Training(
         scored,
         history,
@@ -179,8 +181,19 @@ def _train_networks(task: Task, stage: _Stage, progress: Callable[[int], None]) 
         _multiply_adds(models[0], facts.median, facts.dim),
         _density(models, task.bags, splits, settings.data.standardise),
         "fold by fold" if one_by_one else "all folds at once",
-        froc,
+        located,
     )
+
+
+def _locate(task: Task, models: Sequence[MILModel], folds: Sequence[Fold]) -> list[Row]:
+    """Score each model on the annotated lesions and the instance labels of its test bags."""
+    settings, found = task.cell.settings, []
+    for model, fold in zip(models, folds, strict=True):
+        row = rank_by_model(settings, task.bags, model, fold.split)
+        if settings.localisation is not None:
+            row[FROC] = froc_of_model(settings, task.bags, model, fold.split)
+        found.append(row)
+    return found
 
 
 def _must_train_one_by_one(task: Task, recipe: Recipe, models: int) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,8 +57,8 @@ def read_nuclei(content: bytes) -> Table:
     except Exception as error:  # numpy raises many kinds for a damaged file
         raise DataError(f"expected X, bag, y and inst_class, plain arrays ({error}).") from None
     instance_labels = (kinds == EPITHELIAL).astype(np.int64)
-    known = {name: arrays[name] for name in ("X", "bag", "y") if name in arrays}
-    return arrays_to_table({**known, "instance_labels": instance_labels})
+    known: dict[str, Any] = {name: arrays[name] for name in ("X", "bag", "y") if name in arrays}
+    return arrays_to_table(known | {"instance_labels": instance_labels})
 
 
 @registry.register(COLON, "60 images of colorectal tissue, does it have epithelial nuclei?")

@@ -37,7 +37,13 @@ from scmil.stats.localisation.lesions import (
     Lesions,
     find_lesions,
 )
-from scmil.stats.localisation.tiles import TileResult, score_tiles, tumour_shares
+from scmil.stats.localisation.tiles import (
+    Ranking,
+    TileResult,
+    rank_instances,
+    score_tiles,
+    tumour_shares,
+)
 
 __all__ = [
     "CELL_UM",
@@ -51,6 +57,7 @@ __all__ = [
     "Froc",
     "Hits",
     "Lesions",
+    "Ranking",
     "Rule",
     "TileResult",
     "TileScores",
@@ -59,6 +66,7 @@ __all__ = [
     "find_lesions",
     "froc",
     "froc_intervals",
+    "rank_instances",
     "score_tiles",
     "tile_values",
     "tumour_shares",
