@@ -79,9 +79,9 @@ class SparseCoding(nn.Module):
     on features of any scale. The paper's own form may start with codes that are all zero, which
     have no gradient and never train (`docs/decisions/0001-start-alive.md`).
 
-    mu is learned as its logarithm, so that it cannot cross zero. A recipe with weight decay
-    therefore pulls mu towards 1, not towards 0. `train()` and `eval()` warn once if |D|^2 has
-    outgrown mu.
+    mu is learned as its logarithm, so that it cannot cross zero. Weight decay does not act on the
+    parameters of the layer unless a recipe has `decay_sparse_coding`. `train()` and `eval()` warn
+    once if |D|^2 has outgrown mu.
 
     Args:
         dim: Dimension p of the embeddings.

@@ -55,6 +55,7 @@ RECIPE_KEYS = (
     "schedule",
     "final_rate",
     "decay_weights_only",
+    "decay_sparse_coding",
     "clip",
     "patience",
 )

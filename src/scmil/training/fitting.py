@@ -33,7 +33,7 @@ from scmil.training.checkpoint import (
     identity_of,
 )
 from scmil.training.history import History
-from scmil.training.optimisers import clip_each, make_optimiser
+from scmil.training.optimisers import clip_each, make_optimiser, parameter_groups, set_rate
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
 from scmil.training.recipes import Recipe
 
@@ -105,8 +105,9 @@ def fit(
         None if class_weights is None else check_class_weights(class_weights, labels_of(train))
     )
     with own_randomness(), memory_is_kept(), _moved_to(model, device):
+        parameters, groups = dict(model.named_parameters()), parameter_groups(model, recipe)
         optimiser = make_optimiser(
-            recipe, [(p, p.ndim > 1) for p in model.parameters() if p.requires_grad]
+            recipe, [(parameters[name], group) for name, group in groups.items()]
         )
         # With a single epoch no bag is read twice, so none is cached.
         loader = Loader(budget=None if recipe.epochs > 1 else 0)
@@ -250,8 +251,7 @@ def _train_epoch(
     order = epoch_order(ids_of(train), seed, epoch)
     for step, bag in enumerate(state.loader.read(train, order)):
         torch.manual_seed(step_seed(seed, epoch, bag.id))
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.rate(epoch, epoch * len(train) + step)
+        set_rate(optimiser, recipe.rate(epoch, epoch * len(train) + step))
         optimiser.zero_grad(set_to_none=True)
         label = int(bag.label or 0)
         with _autocast(state.precision, model):

@@ -1,28 +1,68 @@
-"""The optimisers of the recipes."""
+"""The optimisers of the recipes, and the groups of parameters that they treat differently."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from scmil.sparse_coding.layer import SparseCoding
 from scmil.training.recipes import Recipe
 
 
-def make_optimiser(
-    recipe: Recipe, parameters: Iterable[tuple[Tensor, bool]]
-) -> torch.optim.Optimizer:
-    """The optimiser of a recipe, for pairs of a parameter and whether it is a weight; a recipe may
-    exclude other parameters, such as biases, from weight decay.
+class Group(NamedTuple):
+    """How the optimiser treats a parameter: whether weight decay acts on it, and the factor of its
+    learning rate.
     """
-    parts: dict[bool, list[Tensor]] = {True: [], False: []}
-    for tensor, is_weight in parameters:
-        parts[is_weight or not recipe.decay_weights_only].append(tensor)
+
+    decayed: bool
+    rate: float = 1.0
+
+
+def parameter_groups(model: nn.Module, recipe: Recipe) -> dict[str, Group]:
+    """The group of each parameter that is learned, by its name.
+
+    Weight decay excludes the dictionary, log mu and the sparsity network of a `SparseCoding` layer
+    unless `recipe.decay_sparse_coding`: an l2 penalty on them is no prior of small weights, but
+    shortens the atoms and the step (`docs/decisions/0012-training-the-layer.md`).
+
+    >>> from scmil.models.model import build_model
+    >>> model = build_model(16, 2, "mean", sparse_coding={"atoms": 8}, embed=[16])
+    >>> groups = parameter_groups(model, Recipe())
+    >>> [name for name, group in groups.items() if group.decayed]
+    ['embed.0.weight', 'embed.0.bias', 'aggregate.classifier.weight', 'aggregate.classifier.bias']
+    """
+    layers = {
+        id(parameter): module
+        for module in model.modules()
+        if isinstance(module, SparseCoding)
+        for parameter in module.parameters()
+    }
+    groups = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            layer = layers.get(id(parameter))
+            decayed = parameter.ndim > 1 or not recipe.decay_weights_only
+            groups[name] = Group(decayed and (layer is None or recipe.decay_sparse_coding))
+    return groups
+
+
+def make_optimiser(
+    recipe: Recipe, parameters: Iterable[tuple[Tensor, Group]]
+) -> torch.optim.Optimizer:
+    """The optimiser of a recipe, for pairs of a parameter and its group."""
+    parts: dict[Group, list[Tensor]] = {}
+    for tensor, group in parameters:
+        parts.setdefault(group, []).append(tensor)
     groups = [
-        {"params": tensors, "weight_decay": recipe.weight_decay if decayed else 0.0}
-        for decayed, tensors in parts.items()
-        if tensors
+        {
+            "params": parts[group],
+            "weight_decay": recipe.weight_decay if group.decayed else 0.0,
+            "rate": group.rate,
+        }
+        for group in sorted(parts, reverse=True)  # the decayed ones first, as in older checkpoints
     ]
     beta1, beta2 = recipe.betas
     if recipe.optimiser == "sgd":
@@ -33,6 +73,12 @@ def make_optimiser(
             groups, lr=recipe.learning_rate, betas=(beta1, beta2), decoupled_weight_decay=True
         )
     return torch.optim.Adam(groups, lr=recipe.learning_rate, betas=(beta1, beta2), fused=True)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all groups, each with its factor."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["rate"]
 
 
 class Lookahead(torch.optim.RAdam):

@@ -33,6 +33,9 @@ class Recipe:
             as in Keras) or `steps` (a fifth from half of the epochs on).
         final_rate: Learning rate at the end of a cosine schedule.
         decay_weights_only: Exclude biases and other vectors from weight decay.
+        decay_sparse_coding: Apply weight decay to the dictionary, log mu and the sparsity network
+            of `SparseCoding` as well, as recipes that decay all parameters do. By default they are
+            excluded: decay shortens the atoms and the step.
         clip: Upper bound of the gradient norm of each module.
         patience: Stop when the best epoch on the validation bags is this many epochs ago.
         select_after: Fraction of the epochs that are never chosen on the validation bags. DTFD's
@@ -53,6 +56,7 @@ class Recipe:
     schedule: str = "cosine"
     final_rate: float = 0.0
     decay_weights_only: bool = False
+    decay_sparse_coding: bool = False
     clip: float | None = None
     patience: int | None = None
     select_after: float = 0.0

@@ -16,7 +16,7 @@ from torch.optim.adam import adam
 
 from scmil.models.model import MILModel
 from scmil.training.fitting import modules_of
-from scmil.training.optimisers import clip_each, make_optimiser
+from scmil.training.optimisers import Group, clip_each, make_optimiser, parameter_groups, set_rate
 from scmil.training.recipes import Recipe
 from scmil.training.stacked_loss import Parameters, stacked_losses
 
@@ -32,11 +32,10 @@ class Stack:
     def __init__(self, models: Sequence[MILModel], recipe: Recipe) -> None:
         self.recipe, self.model, self.size = recipe, models[0], len(models)
         stacked, self.buffers = stack_module_state(list(models))
-        self.learned = [
-            name for name, parameter in models[0].named_parameters() if parameter.requires_grad
-        ]
+        groups = parameter_groups(models[0], recipe)
+        self.learned = list(groups)
         self.parameters = {name: tensor.detach() for name, tensor in stacked.items()}
-        self.blocks = _make_blocks(self.parameters, self.learned, recipe)
+        self.blocks = _make_blocks(self.parameters, groups, recipe)
         for block in self.blocks:
             self.parameters |= block.views()
         for name in self.learned:
@@ -94,17 +93,17 @@ class _Block:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    is_weight: bool
+    group: Group
     storage: Tensor
 
     @classmethod
-    def of(cls, parameters: dict[str, Tensor], names: Sequence[str], is_weight: bool) -> _Block:
+    def of(cls, parameters: dict[str, Tensor], names: Sequence[str], group: Group) -> _Block:
         """Copy stacked parameters into a block."""
         shapes = tuple(tuple(parameters[name].shape[1:]) for name in names)
         return cls(
             tuple(names),
             shapes,
-            is_weight,
+            group,
             torch.cat([_flatten_folds(parameters[name]) for name in names], 1),
         )
 
@@ -148,7 +147,7 @@ class _AnyOptimiser:
         self.recipe, folds = recipe, range(len(blocks[0].storage))
         self.rows = [[block.storage[fold] for block in blocks] for fold in folds]
         per_fold = [
-            [(row, block.is_weight) for row, block in zip(rows, blocks, strict=True)]
+            [(row, block.group) for row, block in zip(rows, blocks, strict=True)]
             for rows in self.rows
         ]
         # With `time-decay` the rate depends on the fold's number of steps: one optimiser per fold.
@@ -172,8 +171,7 @@ class _AnyOptimiser:
         separate = len(self.optimisers) > 1
         for fold in active if separate else active[:1]:
             optimiser = self.optimisers[fold if separate else 0]
-            for group in optimiser.param_groups:
-                group["lr"] = self.recipe.rate(epoch, int(self.steps[fold]))
+            set_rate(optimiser, self.recipe.rate(epoch, int(self.steps[fold])))
             optimiser.step()
         self.steps[active] += 1
         for fold in active:
@@ -188,7 +186,7 @@ class _Adam:
 
     def __init__(self, model: MILModel, recipe: Recipe, blocks: Sequence[_Block]) -> None:
         self.recipe = recipe
-        self.decays = [block.is_weight or not recipe.decay_weights_only for block in blocks]
+        self.groups = [block.group for block in blocks]
         # Lists over the folds, for each block: rows, first and second moments, steps.
         self.state = [
             (
@@ -202,13 +200,13 @@ class _Adam:
 
     def step(self, grads: Sequence[Tensor | None], active: NDArray[np.intp], epoch: int) -> None:
         beta1, beta2 = self.recipe.betas
-        for decayed in (True, False):
+        for group in sorted(set(self.groups), reverse=True):
             # Rows, gradients, first and second moments, steps.
             arguments: list[list[Tensor]] = [[], [], [], [], []]
-            for decays, grad, (rows, first, second, steps) in zip(
-                self.decays, grads, self.state, strict=True
+            for own, grad, (rows, first, second, steps) in zip(
+                self.groups, grads, self.state, strict=True
             ):
-                if decays is decayed and grad is not None:
+                if own == group and grad is not None:
                     for part, whole in zip(
                         arguments, (rows, grad.unbind(), first, second, steps), strict=True
                     ):
@@ -225,11 +223,11 @@ class _Adam:
                         fused=True,
                         amsgrad=False,
                         maximize=False,
-                        lr=self.recipe.rate(epoch, 0),
+                        lr=self.recipe.rate(epoch, 0) * group.rate,
                         beta1=beta1,
                         beta2=beta2,
                         eps=1e-8,
-                        weight_decay=self.recipe.weight_decay if decayed else 0.0,
+                        weight_decay=self.recipe.weight_decay if group.decayed else 0.0,
                     )
 
 
@@ -239,20 +237,19 @@ def _flatten_folds(stacked: Tensor) -> Tensor:
 
 
 def _make_blocks(
-    parameters: dict[str, Tensor], learned: Sequence[str], recipe: Recipe
+    parameters: dict[str, Tensor], groups: dict[str, Group], recipe: Recipe
 ) -> list[_Block]:
-    """One block per large parameter; small ones share two blocks, with and without weight decay."""
+    """One block per large parameter; the small ones of each group share a block."""
     blocks: list[_Block] = []
-    together: dict[bool, list[str]] = {True: [], False: []}
-    for name in learned:
-        numbers, is_weight = parameters[name][0].numel(), parameters[name].ndim > 2
-        if numbers >= SMALL_PARAMETER or recipe.clip is not None:  # clipped separately
-            blocks.append(_Block.of(parameters, [name], is_weight))
+    together: dict[Group, list[str]] = {}
+    for name, group in groups.items():
+        if (
+            parameters[name][0].numel() >= SMALL_PARAMETER or recipe.clip is not None
+        ):  # clipped separately
+            blocks.append(_Block.of(parameters, [name], group))
         else:
-            together[is_weight or not recipe.decay_weights_only].append(name)
-    return blocks + [
-        _Block.of(parameters, names, is_weight) for is_weight, names in together.items() if names
-    ]
+            together.setdefault(group, []).append(name)
+    return blocks + [_Block.of(parameters, names, group) for group, names in together.items()]
 
 
 def _blocks_of_modules(model: MILModel, blocks: Sequence[_Block]) -> list[list[int]]:

@@ -9,14 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scmil.training.optimisers import Lookahead, TransMILLookahead, clip_each, make_optimiser
+from scmil.training.optimisers import (
+    Group,
+    Lookahead,
+    TransMILLookahead,
+    clip_each,
+    make_optimiser,
+    parameter_groups,
+)
 from scmil.training.recipes import Recipe, recipe
 
 
-class Toy:
+class Toy(nn.Module):
     """A weight and a bias whose gradients are known: those of half the squared distance to 3."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.weight, self.bias = (
             nn.Parameter(torch.tensor([[1.0, -2.0]])),
             nn.Parameter(torch.tensor([0.5])),
@@ -32,9 +40,10 @@ class Toy:
         return [self.weight.detach(), self.bias.detach()]
 
     def with_recipe(self, steps: int = 9, **settings: Any) -> list[Tensor]:
-        return self.walk(
-            make_optimiser(Recipe(**settings), [(self.weight, True), (self.bias, False)]), steps
-        )
+        recipe = Recipe(**settings)
+        groups = parameter_groups(self, recipe)
+        pairs = [(getattr(self, name), group) for name, group in groups.items()]
+        return self.walk(make_optimiser(recipe, pairs), steps)
 
 
 def test_adam_equals_that_of_torch_with_coupled_decay() -> None:
@@ -131,7 +140,7 @@ def test_lookahead_of_transmil_takes_its_slow_weights_at_the_first_synchronisati
 
 
 def test_the_recipe_of_transmil_has_its_lookahead_and_zhang_has_a_name() -> None:
-    parameters = [(nn.Parameter(torch.ones(2, 2)), True)]
+    parameters = [(nn.Parameter(torch.ones(2, 2)), Group(decayed=True))]
     assert type(make_optimiser(recipe("transmil"), parameters)) is TransMILLookahead
     zhang = recipe("transmil", optimiser="lookahead-radam-zhang")
     assert type(make_optimiser(zhang, parameters)) is Lookahead

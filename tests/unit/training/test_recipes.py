@@ -11,7 +11,7 @@ from torch import nn
 
 from scmil.errors import OptionError, UnknownNameError
 from scmil.models.aggregators import names as aggregators
-from scmil.training.optimisers import make_optimiser
+from scmil.training.optimisers import Group, make_optimiser
 from scmil.training.recipes import Recipe, official, recipe, registry
 
 NAMES = [
@@ -38,7 +38,8 @@ def test_recipes_are_named_after_methods() -> None:
 def test_every_named_recipe_accepts_changes(name: str) -> None:
     assert recipe(name).epochs > 1
     assert asdict(recipe(name, epochs=1)) == {**asdict(recipe(name)), "epochs": 1}
-    assert make_optimiser(recipe(name), [(nn.Parameter(torch.ones(2, 2)), True)]).param_groups
+    parameters = [(nn.Parameter(torch.ones(2, 2)), Group(decayed=True))]
+    assert make_optimiser(recipe(name), parameters).param_groups
 
 
 def test_the_papers_recipe_is_the_default() -> None:
