@@ -18,7 +18,8 @@ from scmil.core.memory import PeakMemory
 from scmil.core.run_format import FORMAT, RESULT
 from scmil.core.tables import records_csv, write_json
 from scmil.stats.groups import group_positions
-from scmil.studies.cell_training import CHECKPOINTS, Progress, Task, Training, train_folds
+from scmil.studies.cell_task import Task, Training
+from scmil.studies.cell_training import CHECKPOINTS, Progress, train_folds
 from scmil.studies.localise import located_of_fold, located_summary
 from scmil.studies.plan import Cell
 from scmil.studies.protocols import Row, ScoredFold, summarise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,13 +272,14 @@ def check_model_table(table: Table, problems: Problems) -> None:
     """Check `[model]` by building the model without memory."""
     model = ModelSettings.from_json(table)
     if not model.is_network:
-        options = [key for key in ("sparse_coding", "refine", "embed") if table[key]]
+        options = ["embed"] * bool(table["embed"])
         options += ["options of the aggregator"] * isinstance(table["aggregator"], Mapping)
         for option in options:
             problems.add(
-                f"[model] {option}: {baseline.NAME} is not a neural network and takes no options."
+                f"[model] {option}: {baseline.NAME} is not a neural network; it takes only "
+                "sparse_coding and refine, a layer that is not trained."
             )
-        return
+        model = replace(model, aggregator="mean", embed=[])
     try:
         check_model(model)
     except (ScmilError, TypeError, ValueError, RuntimeError, OverflowError) as error:

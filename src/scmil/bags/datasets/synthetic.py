@@ -24,7 +24,7 @@ def synthetic(
     witness: float = 0.1,
     noise_dims: int = 32,
     active: int = 3,
-    strength: float = 1.5,
+    strength: float = 0.5,
     noise: float = 0.1,
     seed: int = 0,
 ) -> BagSet:
