@@ -17,6 +17,7 @@ from scmil.core.shapes import Float
 from scmil.errors import BagError, OptionError, ShapeError
 from scmil.models import aggregators
 from scmil.models.aggregators import Embedding, Prediction
+from scmil.sparse_coding.equations import random_dictionary
 from scmil.sparse_coding.kernel_numpy import TINY
 from scmil.sparse_coding.kernel_torch import in_transform
 from scmil.sparse_coding.layer import SparseCoding
@@ -144,12 +145,29 @@ class LinearRefine(nn.Sequential):
         self.dim, self.atoms = dim, atoms
 
 
+class RandomRefine(nn.Sequential):
+    """The control without learning: fixed random projections of unit norm with ReLU, of the same
+    width on the same input.
+
+    What it reaches is due to a wider representation, and neither to a dictionary nor to learning.
+    """
+
+    def __init__(self, dim: int, atoms: int = 256, normalise: bool = True) -> None:
+        first: nn.Module = Normalise(dim) if normalise else nn.Identity()
+        projections = nn.Linear(dim, atoms, bias=False)
+        # A parameter without gradient, so that it is saved, and stacked over folds.
+        projections.weight = nn.Parameter(random_dictionary(dim, atoms).mT, requires_grad=False)
+        super().__init__(first, projections, nn.ReLU())
+        self.dim, self.atoms = dim, atoms
+
+
 # How logits become probabilities, and which loss belongs to it: a softmax over the classes, or a
 # sigmoid for each class.
 OUTPUTS = ("softmax", "sigmoid")
 REFINEMENTS: dict[str, Callable[..., nn.Module]] = {
     "sparse-coding": SparseCoding,
     "linear": LinearRefine,
+    "random": RandomRefine,
     "normalise": Normalise,
     "released": ReleasedSparseCoding,
 }
@@ -177,8 +195,8 @@ def build_model(
         aggregator: A name, or a mapping with options: `{"name": "abmil", "hidden": 64}`.
         sparse_coding: True, or a mapping with the options of `SparseCoding`.
         refine: Another layer in the place of sparse coding, with the same options: `"linear"` is
-            the capacity control, `"normalise"` has only the normalisation, `"released"` is the
-            layer of the authors' code.
+            the capacity control, `"random"` has fixed random projections with ReLU, `"normalise"`
+            has only the normalisation, `"released"` is the layer of the authors' code.
         embed: Widths of the embedding network, or the fields of an `Embedding`:
             `{"widths": [512], "bias": False}`; that of the aggregator by default.
         output: `"softmax"`, or `"sigmoid"` for one independent probability per class. Aggregators
@@ -247,7 +265,9 @@ def build_model(
         model = MILModel(
             front,
             middle,
-            aggregators.build(name, getattr(middle, "atoms", width), classes, **own),
+            aggregators.build(
+                name, getattr(middle, "width", getattr(middle, "atoms", width)), classes, **own
+            ),
             dim,
         )
     model.spec, model.output = spec, output
@@ -257,9 +277,8 @@ def build_model(
 def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.Module:
     if refine is None:
         return nn.Identity()
-    taken = {"linear": ("atoms", "normalise"), "normalise": ()}.get(
-        refine, tuple(options)
-    )  # a control takes fewer options
+    control = ("atoms", "normalise")  # a control takes fewer options
+    taken = {"linear": control, "random": control, "normalise": ()}.get(refine, tuple(options))
     options = {key: value for key, value in options.items() if key in taken}
     try:
         return REFINEMENTS[refine](dim, **options)

@@ -134,8 +134,12 @@ def forward_bag(model: StreamedModel, features: Tensor) -> Prediction:
     aggregate, blocks = model.aggregate, _slice_rows(len(features))
     score = aggregate.score if type(aggregate) is ABMIL else None
 
+    refine, n = model.refine, len(features)
+    # Losses of sparse coding are means over the whole bag.
+    whole = {"bag": n} if isinstance(refine, SparseCoding) else {}
+
     def refine_rows(block: Tensor) -> tuple[Tensor, ...]:
-        h = model.refine(model.embed(_as_input(block, model)))
+        h = refine(model.embed(_as_input(block, model)), **whole)
         return (h,) if score is None else (h, score(h))
 
     for rows in blocks:

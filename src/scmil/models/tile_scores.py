@@ -249,12 +249,15 @@ class _TileScores:
         refine = self._model.refine
         logits = instance_logits(self._model.aggregate, h)
         self.instance.append(self._model.probabilities(logits).cpu())
+        codes = h
         if isinstance(refine, SparseCoding):
             self.lam.append(refine.sparsity(embedded)[:, 0].cpu())
+            # The aggregator may get another output than the codes.
+            codes = h if refine.output == "codes" else refine.codes(embedded)
         elif isinstance(refine, ReleasedSparseCoding):
             self.lam.append(refine.network(embedded)[:, 0].cpu())
         if self.lam:
-            self.codes.append(Codes.of(h.float().cpu().numpy()))
+            self.codes.append(Codes.of(codes.float().cpu().numpy()))
 
 
 def _provenance_of_tiles(bag: Bag) -> dict[str, Any]:

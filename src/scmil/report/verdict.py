@@ -125,6 +125,8 @@ def _kinds(run: Run) -> dict[str, str]:
                 kinds[planned.method] = "baseline"
             elif model.get("refine") == "linear":
                 kinds[planned.method] = "control"
+            elif model.get("refine") in ("random", "normalise"):
+                continue  # further controls, which the sentences do not compare
             elif model.get("sparse_coding") or model.get("refine") == "sparse-coding":
                 kinds[planned.method] = "coded"
     return kinds

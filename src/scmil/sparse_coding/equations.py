@@ -32,6 +32,7 @@ def unrolled_ista(
     layers: int,
     *,
     printed: bool = False,
+    nonnegative: bool = False,
 ) -> Float[Tensor, "n m"]:
     """Eqs. (2) and (4): L proximal gradient steps on Eq. (1), from zero.
 
@@ -45,6 +46,7 @@ def unrolled_ista(
             in the authors' code: each update is then the proximal step of Eq. (1), so that with
             mu >= |D|^2 and many layers alpha is the lasso of Eq. (1) at exactly `lam`. The printed
             form approaches the lasso at `lam * mu`.
+        nonnegative: Minimise over alpha >= 0: the proximal map is then `max(v - threshold, 0)`.
 
     Returns:
         The codes.
@@ -61,7 +63,8 @@ def unrolled_ista(
     alpha = torch.zeros_like(drive)
     for _ in range(layers):
         # Eq. (4), W_t = I - D^T D / mu.
-        alpha = soft_threshold(alpha + drive - (alpha @ D.mT) @ D / mu, threshold)
+        v = alpha + drive - (alpha @ D.mT) @ D / mu
+        alpha = (v - threshold).clamp(min=0) if nonnegative else soft_threshold(v, threshold)
     return alpha
 
 

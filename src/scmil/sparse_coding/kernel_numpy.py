@@ -96,13 +96,15 @@ def forward(
         t = lam if form.printed else lam * step
     else:
         low, high = form.relative
-        magnitude = np.abs(drive)
+        magnitude = np.maximum(drive, 0) if form.nonnegative else np.abs(drive)
         where = np.arange(n), magnitude.argmax(-1)
         peak = magnitude[where][:, None]
         fraction = low + (high - low) * lam / (1 + lam)
         t = fraction * peak
     codes = np.empty((layers, n, m), x.dtype)
     v, lowest, D_T = drive, -t, D.T
+    if form.nonnegative:
+        lowest = np.full_like(t, -np.inf)
     for layer in range(layers):
         a = codes[layer]
         # Eq. (3): v - clip(v, -t, t).

@@ -136,7 +136,7 @@ def _forward_rows(
     residuals = x.new_empty(*x.shape[:-2], 0 if gram else codes.shape[-3] + 1, *x.shape[-2:])
     # That of the first layer, whose codes before it are zero.
     residuals[..., :1, :, :] = x.unsqueeze(-3)
-    v, lowest = drive, -t
+    v, lowest = drive, None if form.nonnegative else -t
     for layer in range(later):
         layer = layer if keep else 0
         a = codes[..., layer, :, :]

@@ -33,6 +33,7 @@ from scmil.training.checkpoint import (
     identity_of,
 )
 from scmil.training.history import History
+from scmil.training.layer_start import constrained_layers, start_layers
 from scmil.training.optimisers import clip_each, make_optimiser, parameter_groups, set_rate
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
 from scmil.training.recipes import Recipe
@@ -129,6 +130,13 @@ def fit(
         for epoch in range(start, recipe.epochs):
             if _patience_is_over(state.history, recipe):
                 break
+            start_layers(
+                model,
+                epoch,
+                ((bag.id, bag.features) for bag in loader.read(train)),
+                len(train),
+                seed,
+            )
             state.history.train_loss.append(_train_epoch(state, train, recipe, seed, epoch))
             state.history.add_step(_longest_step(model))
             if valid is not None:
@@ -247,6 +255,7 @@ def _train_epoch(
 ) -> float:
     """Take a step for each bag; returns the mean loss."""
     model, optimiser, total = state.model, state.optimiser, 0.0
+    constrained = constrained_layers(model).values()
     model.train()
     order = epoch_order(ids_of(train), seed, epoch)
     for step, bag in enumerate(state.loader.read(train, order)):
@@ -262,6 +271,8 @@ def _train_epoch(
         if recipe.clip is not None:
             clip_each([list(part.parameters()) for part in modules_of(model)], recipe.clip)
         optimiser.step()
+        for layer in constrained:
+            layer.project()
         total += loss.item()
     return total / len(train)
 

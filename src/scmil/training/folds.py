@@ -25,6 +25,7 @@ from scmil.core.memory import memory_is_kept
 from scmil.errors import OptionError, SplitError
 from scmil.models.model import MILModel
 from scmil.training.fitting import check_class_weights, check_labels
+from scmil.training.layer_start import layers_to_start, start_layers
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.stack import Stack
@@ -145,6 +146,7 @@ def _fit_stack(
     evaluations: dict[int, NDArray[np.float32]] = {}
     with own_randomness():
         for epoch in range(recipe.epochs):
+            _start_folds(stack, models, inputs, epoch, task.seed)
             stack.model.train()
             for position in epoch_order(ids, task.seed, epoch):
                 if not len(active := training_folds[position]):
@@ -165,6 +167,21 @@ def _fit_stack(
     for epoch, evaluation in evaluations.items():
         probabilities[epoch] = evaluation
     return FoldsHistory(probabilities, losses)
+
+
+def _start_folds(
+    stack: Stack, models: Sequence[MILModel], inputs: _ScaledBags, epoch: int, seed: int
+) -> None:
+    """Start the sparse coding layer of each fold from the training bags of the fold."""
+    if not layers_to_start(models[0], epoch):
+        return
+    stack.unstack(models)
+    for fold, (model, split) in enumerate(zip(models, inputs.splits, strict=True)):
+        bags = (
+            (inputs.bags[position].id, inputs.features(position, fold)) for position in split.train
+        )
+        start_layers(model, epoch, bags, len(split.train), seed)
+    stack.restack(models)
 
 
 @torch.no_grad()

@@ -45,7 +45,10 @@ def parameter_groups(model: nn.Module, recipe: Recipe) -> dict[str, Group]:
         if parameter.requires_grad:
             layer = layers.get(id(parameter))
             decayed = parameter.ndim > 1 or not recipe.decay_weights_only
-            groups[name] = Group(decayed and (layer is None or recipe.decay_sparse_coding))
+            groups[name] = Group(
+                decayed and (layer is None or recipe.decay_sparse_coding),
+                1.0 if layer is None else layer.learning.rate,
+            )
     return groups
 
 

@@ -81,6 +81,9 @@ class Recipe:
         yield "betas", self.betas, _are_betas(self.betas), "two numbers from 0 to below 1"
         valid = _is_below_one(self.select_after)
         yield "select_after", self.select_after, valid, "a number from 0 to below 1"
+        for name in ("decay_weights_only", "decay_sparse_coding"):
+            value = getattr(self, name)
+            yield name, value, isinstance(value, bool), "true or false"
         for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES)):
             value = getattr(self, name)
             yield name, value, value in known, f"one of {', '.join(known)}"

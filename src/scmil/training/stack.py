@@ -9,6 +9,7 @@ from itertools import chain
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
@@ -16,6 +17,7 @@ from torch.optim.adam import adam
 
 from scmil.models.model import MILModel
 from scmil.training.fitting import modules_of
+from scmil.training.layer_start import constrained_layers
 from scmil.training.optimisers import Group, clip_each, make_optimiser, parameter_groups, set_rate
 from scmil.training.recipes import Recipe
 from scmil.training.stacked_loss import Parameters, stacked_losses
@@ -44,6 +46,7 @@ class Stack:
             recipe.optimiser == "adam" and recipe.clip is None and recipe.schedule != "time-decay"
         )
         self.optimiser = (_Adam if simple else _AnyOptimiser)(models[0], recipe, self.blocks)
+        self.constrained = list(constrained_layers(models[0]))
         self._losses = stacked_losses(models[0]) or self._mapped_losses
         self._map = vmap(self._loss, in_dims=(0, 0, 0, None), randomness="same")
 
@@ -71,6 +74,10 @@ class Stack:
         gradients = torch.autograd.grad(losses.sum(), learned, allow_unused=True)
         grads: dict[str, Tensor | None] = dict(zip(self.learned, gradients, strict=True))
         self.optimiser.step([block.gradient(grads) for block in self.blocks], active, epoch)
+        with torch.no_grad():
+            for name in self.constrained:
+                D = self.parameters[name]
+                D[active] = F.normalize(D[active], dim=-2)
         return losses.detach().double().numpy()
 
     def unstack(self, models: Sequence[MILModel]) -> None:
@@ -81,6 +88,13 @@ class Stack:
                     parameter.copy_(self.parameters[name][fold])
                 if model.training:
                     model.eval()
+
+    def restack(self, models: Sequence[MILModel]) -> None:
+        """Copy the weights of the models into the stack; the state of the optimiser stays."""
+        with torch.no_grad():
+            for fold, model in enumerate(models):
+                for name, parameter in model.named_parameters():
+                    self.parameters[name][fold] = parameter
 
 
 # Numbers per model below which calling an optimiser costs more than its arithmetic.

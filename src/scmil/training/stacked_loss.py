@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil.models.aggregators.abmil import ABMIL, AttentionScore
-from scmil.models.model import LinearRefine, MILModel, Normalise
+from scmil.models.model import LinearRefine, MILModel, Normalise, RandomRefine
 from scmil.sparse_coding.kernel_torch import fused_sparse_coding
 from scmil.sparse_coding.layer import SparseCoding
 
@@ -52,7 +52,7 @@ def stacked_losses(model: MILModel) -> Callable[[Parameters, Tensor, Tensor], Te
 def _stack_module(module: nn.Module, name: str) -> StackedModule | None:
     """The kernel for a stack of this module; `name` is the prefix of its parameters' names."""
     kind = type(module)
-    if kind in (nn.Sequential, LinearRefine):
+    if kind in (nn.Sequential, LinearRefine, RandomRefine):
         return _chain(
             [_stack_module(part, f"{name}{key}.") for key, part in module.named_children()]
         )
@@ -93,9 +93,9 @@ def _stack_sparse_coding(
     layer: SparseCoding, parameters: Parameters, name: str, x: Tensor
 ) -> Tensor:
     network = [parameters[f"{name}network.{key}"] for key, _ in layer.network.named_parameters()]
-    return fused_sparse_coding(
-        x, parameters[f"{name}dictionary"], parameters[f"{name}log_mu"], network, layer.form()
-    )
+    D = parameters[f"{name}dictionary"]
+    alpha = fused_sparse_coding(x, D, parameters[f"{name}log_mu"], network, layer.form())
+    return layer.finish(x, alpha, D, parameters.get(f"{name}log_gain"))
 
 
 def _stack_abmil(aggregator: ABMIL, parameters: Parameters, name: str, h: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from scmil.errors import BagError, OptionError, UnknownNameError
 from scmil.models import model as model_module
 from scmil.models.aggregators import Prediction
 from scmil.models.cost import count_parameters
-from scmil.models.model import LinearRefine
+from scmil.models.model import LinearRefine, RandomRefine
 
 
 def test_figure_one_is_embed_refine_aggregate() -> None:
@@ -50,6 +50,15 @@ def test_the_control_has_the_width_and_the_input_of_sparse_coding() -> None:
     x = torch.randn(4, 300)
     assert model.refine(x).shape == (4, 100)
     torch.testing.assert_close(model.refine(x), model.refine(0.001 * x), atol=1e-4, rtol=1e-4)
+    random = build_model(
+        300, 2, "dsmil", refine="random", sparse_coding={"atoms": 100, "layers": 7}
+    )
+    assert isinstance(random.refine, RandomRefine)
+    seen = random.refine(x)
+    assert seen.shape == (4, 100)
+    assert not any(parameter.requires_grad for parameter in random.refine.parameters())
+    # Projections of unit norm of a normalised instance have unit variance, and ReLU keeps half.
+    assert 0.3 < seen.square().mean() < 0.8
     released = build_model(300, 2, "dsmil", refine="released")
     assert isinstance(released.refine, ReleasedSparseCoding)
 
@@ -80,7 +89,7 @@ def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> 
             "embed: unknown width. It takes: widths, bias, glorot",
         ),
         ({"classes": 1}, OptionError, "at least two classes"),
-        ({"refine": "dense"}, OptionError, "Known: sparse-coding, linear, normalise, released"),
+        ({"refine": "dense"}, OptionError, "Known: sparse-coding, linear, random, normalise"),
         ({"sparse_coding": {"atom": 3}}, OptionError, "sparse_coding: .*'atom'"),
         (
             {"aggregator": {"name": "abmil", "heads": 3}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from synthetic_run import small_run, write_run
 
 from scmil.report import (
@@ -45,7 +46,7 @@ def test_the_verdict_of_a_single_comparison_is_its_sentence(tmp_path: Path) -> N
 
 COMPARED = (("A", None), ("A + SC", "A"), ("A + linear", "A"), ("LR", None))
 
-MODELS = {
+MODELS: dict[str, dict[str, object]] = {
     "A": {"aggregator": "abmil", "sparse_coding": False, "refine": None},
     "A + SC": {"aggregator": "abmil", "sparse_coding": {"atoms": 9}, "refine": None},
     "A + linear": {"aggregator": "abmil", "sparse_coding": {"atoms": 9}, "refine": "linear"},
@@ -101,3 +102,12 @@ def test_a_loss_and_no_difference_are_reported_differently(tmp_path: Path) -> No
     )
     nothing = verdict_of(tmp_path / "nothing", plain=1.5, coded=1.5, linear=1.5, logistic=1)
     assert "on this data there is no evidence that sparse coding helps." in nothing
+
+
+def test_random_projections_are_not_reported_as_sparse_coding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = {**MODELS["A + SC"], "refine": "random"}
+    monkeypatch.setitem(MODELS, "A + SC", random)
+    summary = verdict_of(tmp_path, plain=0.3, coded=2.5, linear=2.5, logistic=0.1)
+    assert "sparse coding" not in summary

@@ -32,6 +32,11 @@ MODES: list[dict[str, Any]] = [
     {"sparsity": "printed"},
     {"sparsity": "printed", "normalise": False},
     {"bounds": (0.0, 1.0)},
+    {"nonnegative": True},
+    {"nonnegative": True, "sparsity": "absolute"},
+    {"output": "denoised"},
+    {"output": "joined", "learning": {"scale": "gain"}},
+    {"nonnegative": True, "learning": {"scale": "unit"}},
 ]
 
 
@@ -59,7 +64,7 @@ def test_the_fast_layer_equals_the_equations(case, mode, small, monkeypatch) -> 
     layer = layer_for(p, m, layers, mode)
     x, g = (
         torch.randn(n, p, dtype=torch.float64, requires_grad=True),
-        torch.randn(n, m, dtype=torch.float64),
+        torch.randn(n, layer.width, dtype=torch.float64),
     )
     fast = codes_and_gradients(layer, x, g)
     layer.fused = False

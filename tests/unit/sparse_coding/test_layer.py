@@ -235,7 +235,17 @@ def test_the_network_has_three_layers_each_with_softplus() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dictionary": "cosine"}, "Known: dct, random"),
+        ({"dictionary": "cosine"}, "Known: dct, random, instances, kmeans, online"),
+        ({"output": "both"}, "Known: codes, denoised, joined"),
+        ({"learning": {"rat": 0.1}}, "learning: unknown 'rat'. Known: unit_norm, scale, rate"),
+        ({"learning": 3}, "learning = 3: a mapping with options is needed"),
+        ({"learning": {"unit_norm": "yes"}}, "unit_norm = 'yes': True or False is needed"),
+        ({"learning": {"scale": "big"}}, "scale = 'big'. Known: auto, none, gain, unit"),
+        ({"learning": {"rate": 0}}, "rate = 0: a number from 1e-06 to 1e.06 is needed"),
+        ({"learning": {"reconstruction": -1.0}}, "reconstruction = -1.0: a number from 0"),
+        ({"learning": {"warmup": 1.5}}, "warmup = 1.5: a whole number from 0"),
+        ({"learning": {"warmup": 2}}, "warmup = 2 is for a dictionary from data"),
+        ({"output": "denoised", "learning": {"scale": "gain"}}, "is for codes, and output"),
         (
             {"dictionary": torch.eye(3)},
             r"the dictionary is \(3, 3\), and \(dim, atoms\) is \(64, 256\)",
@@ -253,3 +263,89 @@ def test_wrong_options_raise(options: dict, message: str) -> None:  # type: igno
 def test_one_dimension_has_no_cosines() -> None:
     with pytest.raises(ValueError, match="at least 2 dimensions"):
         dct_dictionary(1, 4)
+
+
+def test_nonnegative_codes_converge_to_the_nonnegative_lasso() -> None:
+    from sklearn.linear_model import Lasso
+
+    layer = SparseCoding(
+        12, 30, 3000, dictionary="random", nonnegative=True, fused=False
+    ).double()  # fmt: skip
+    x = torch.randn(4, 12).double()
+    with torch.no_grad():
+        codes, lam = layer(x), layer.sparsity(x)[:, 0]
+        rows = torch.nn.functional.layer_norm(x, (12,), eps=1e-12)
+    assert (codes >= 0).all()
+    assert (codes > 0).any()
+    for row, one, code in zip(rows, lam, codes, strict=True):
+        lasso = Lasso(
+            alpha=float(one) / 12, fit_intercept=False, positive=True, tol=1e-12, max_iter=100_000
+        )
+        lasso.fit(layer.dictionary.detach().numpy(), row.numpy())
+        torch.testing.assert_close(code, torch.from_numpy(lasso.coef_), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n", [3, 2000])
+def test_an_instance_without_a_positive_correlation_has_no_nonnegative_code(n: int) -> None:
+    D = torch.rand(6, 5).double() + 0.1
+    layer = SparseCoding(6, 5, dictionary=D, nonnegative=True, normalise=False).double()
+    x = (-torch.rand(n, 6).double()).requires_grad_()
+    codes = layer(x)
+    assert not codes.any()
+    assert not any(g.any() for g in torch.autograd.grad(codes.sum(), [x, *layer.parameters()]))
+
+
+def test_the_outputs_are_codes_features_or_both() -> None:
+    D, x = random_dictionary(16, 25), torch.randn(7, 16)
+    torch.manual_seed(0)
+    layer = SparseCoding(16, 25, dictionary=D)
+    codes = layer(x)
+    for output, expected in (
+        ("codes", codes),
+        ("denoised", codes @ D.T),
+        ("joined", torch.cat([x, codes], 1)),
+    ):
+        layer.output = output
+        torch.testing.assert_close(layer(x), expected)
+        assert layer(x).shape[-1] == layer.width
+        assert layer(x[None]).shape == (1, 7, layer.width)
+        torch.testing.assert_close(layer.codes(x), codes)
+
+
+def test_unit_codes_have_a_root_mean_square_of_one_and_zero_stays_zero() -> None:
+    layer = SparseCoding(16, 25, learning={"scale": "unit"})
+    x = torch.randn(9, 16)
+    x[4] = 1.0  # constant: its code is zero
+    square = layer(x).square().mean(1)
+    torch.testing.assert_close(square[:4], torch.ones(4))
+    assert square[4] == 0
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("bag", [None, 500])
+def test_the_reconstruction_term_acts_as_if_it_were_added_to_the_loss(
+    fused: bool, bag: int | None
+) -> None:
+    layer = SparseCoding(9, 12, dictionary="random", learning={"reconstruction": 0.3}, fused=fused)
+    layer.double()
+    x = torch.randn(50, 9).double().requires_grad_()
+    inputs = [x, *layer.parameters()]
+    implicit = torch.autograd.grad(layer(x, bag).square().sum(), inputs)
+    layer.eval()  # the term is for training
+    codes = layer(x)
+    rows = torch.nn.functional.layer_norm(x, (9,), eps=1e-12)
+    residual = codes @ layer.dictionary.T - rows
+    term = 0.3 * residual.square().sum() / (2 * 9 * (bag or 50))
+    explicit = torch.autograd.grad(codes.square().sum() + term, inputs)
+    plain = torch.autograd.grad(layer(x).square().sum(), inputs)
+    for one, other, without in zip(implicit, explicit, plain, strict=True):
+        torch.testing.assert_close(one, other)
+        assert not torch.allclose(one, without)
+
+
+def test_unit_norm_scales_a_given_dictionary() -> None:
+    layer = SparseCoding(
+        4, 6, dictionary=3 * random_dictionary(4, 6), learning={"unit_norm": True}
+    )  # fmt: skip
+    torch.testing.assert_close(layer.dictionary.detach().norm(dim=0), torch.ones(6))
+    torch.testing.assert_close(layer.mu.detach(), squared_norm(layer.dictionary.detach()))

@@ -41,7 +41,7 @@ def some_bags() -> list[Bag]:
 
 def builder(name: str, refine: str | None = None, **options: Any) -> Callable[[int], MILModel]:
     embed = None if name in ("mi-net-ds", "mi-net-rc") else [9]
-    sizes = {"atoms": 16} if refine in ("sparse-coding", "linear") else None
+    sizes = {"atoms": 16} if refine in ("sparse-coding", "linear", "random") else None
     return lambda seed: build_model(
         8, 2, {"name": name, **options}, sizes, refine=refine, embed=embed, seed=seed
     )
@@ -91,12 +91,32 @@ def test_stacked_folds_equal_separate_trainings(name: str) -> None:
     assert_folds_are_fits(builder(name), SHORT)
 
 
-@pytest.mark.parametrize("refine", ["sparse-coding", "linear", "normalise"])
+@pytest.mark.parametrize("refine", ["sparse-coding", "linear", "random", "normalise"])
 @pytest.mark.parametrize("name", ["abmil-gated", "dsmil"])
 def test_stacked_folds_equal_separate_trainings_with_every_refinement(
     name: str, refine: str
 ) -> None:
     assert_folds_are_fits(builder(name, refine), SHORT)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nonnegative": True, "output": "joined", "learning": {"unit_norm": True, "rate": 0.1}},
+        {"output": "denoised", "learning": {"reconstruction": 0.5, "unit_norm": True}},
+        {"dictionary": "kmeans", "learning": {"warmup": 1}},
+        {"dictionary": "instances", "output": "joined", "learning": {"scale": "unit"}},
+        {"dictionary": "online", "learning": {"scale": "gain", "reconstruction": 0.1}},
+        {"learning": {"scale": "gain"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["abmil-gated", "dsmil"])  # its own stacked kernel, and vmap
+def test_stacked_folds_follow_every_option_of_the_layer(name: str, options: dict[str, Any]) -> None:
+    def build(seed: int) -> MILModel:
+        return build_model(8, 2, name, {"atoms": 8, **options}, embed=[9], seed=seed)
+
+    assert_folds_are_fits(build, SHORT)
 
 
 def test_stacked_folds_equal_separate_trainings_if_a_matrix_has_its_own_block() -> None:

@@ -147,6 +147,8 @@ def test_an_unknown_aggregator_has_no_official_recipe() -> None:
         ("betas", (0.9,), "two numbers from 0 to below 1"),
         ("optimiser", "adamw", "one of adam, sgd, lookahead-radam, lookahead-radam-zhang"),
         ("schedule", "linear", "one of cosine, constant, time-decay, steps"),
+        ("decay_weights_only", 1, "true or false"),
+        ("decay_sparse_coding", "yes", "true or false"),
     ],
 )
 def test_an_invalid_setting_raises(setting: str, value: Any, wanted: str) -> None:

@@ -118,7 +118,9 @@ def tile_features(model: MILModel, features: Tensor, rows: NDArray[np.int64]) ->
                 .double()
                 .numpy()
             )
-        return model.refine(model.embed(features[chosen].to(like.dtype))).double().numpy()
+        embedded = model.embed(features[chosen].to(like.dtype))
+        codes = getattr(model.refine, "codes", model.refine)  # not the refined features
+        return codes(embedded).double().numpy()
 
 
 def _has_codes(model: MILModel) -> bool:
