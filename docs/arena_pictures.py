@@ -123,7 +123,7 @@ def diagram(points: Sequence[Point]) -> str:
         for i, method in enumerate(methods)
     ]
     title = "Gain in AUC over the linear layer, by cohort"
-    return _document(60 + 4 * 230, 520, title, [*legend, *names, *panels])
+    return _document(80 + 4 * 230, 520, title, [*legend, *names, *panels])
 
 
 def _diagram_panel(
@@ -134,7 +134,7 @@ def _diagram_panel(
     gains: Sequence[float],
     place: tuple[int, int],
 ) -> Markup:
-    left, top = 60 + place[0] * 230, 76 + place[1] * 230
+    left, top = 60 + place[0] * 230 + 30 * (factor == "active"), 76 + place[1] * 230
     up = axis_over(gains, top + 150, top, include=(0.0,))
     fixed = {key: value for key, value in CENTRE.items() if key != factor}
     fixed |= {} if active is None else {"active": active}
