@@ -10,6 +10,7 @@ A test checks that the page matches the results.
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -121,7 +122,12 @@ def table(experiment: Experiment, column: str, digits: int = 3) -> str:
         cells = [_text(experiment.number(dataset, m, column), digits) for m in experiment.methods]
         if any(cell != "–" for cell in cells):
             lines.append(f"| {dataset} | {' | '.join(cells)} |")
-    means = [_mean(experiment, method, column) for method in experiment.methods]
+    means = [
+        _mean(experiment, method, column)
+        if all((dataset, method) in experiment.rows for dataset in experiment.datasets)
+        else math.nan
+        for method in experiment.methods
+    ]
     lines.append(f"| **mean** | {' | '.join(_text(mean, digits) for mean in means)} |")
     return "\n".join(lines)
 
@@ -191,7 +197,7 @@ def verdict(experiment: Experiment) -> str:
     found = "; ".join(
         f"against {other} {change(mean)} ({p_equals(p)})" for other, (mean, _, p) in against.items()
     )
-    outcome = "becomes the default" if better and not worse else "does not become the default"
+    outcome = "meets the rule" if better and not worse else "does not meet the rule"
     return f"> The chosen variant {outcome}: difference in AUC {found}."
 
 
@@ -231,6 +237,12 @@ def cohorts(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
+def progress(name: str, experiment: Experiment) -> str:
+    """How many runs of an experiment are finished."""
+    planned = json.loads((RESULTS / name / "experiment.json").read_text(encoding="utf-8"))["cells"]
+    return f"{len(experiment.rows)} of {len(planned)} runs are finished."
+
+
 def _mean(experiment: Experiment, method: str, column: str) -> float:
     values = [experiment.number(dataset, method, column) for dataset in experiment.datasets]
     known = [value for value in values if math.isfinite(value)]
@@ -251,11 +263,13 @@ def filled(page: str) -> str:
         "development": lambda: table(development, "auc"),
         "auc": lambda: table(arena, "auc"),
         "summary": lambda: summary(arena),
-        "comparisons": lambda: comparisons(arena, [*first, (CHOSEN, LINEAR)]),
+        "comparisons": lambda: comparisons(arena, [*first, (CHOSEN, LINEAR), ("SC", LINEAR)]),
         "verdict": lambda: verdict(arena),
         "instances": lambda: instances(arena),
-        "heads": lambda: table(heads, "auc"),
-        "baselines": lambda: table(baselines, "auc"),
+        "heads": lambda: f"{table(heads, 'auc')}\n\n{progress('arena_heads', heads)}",
+        "baselines": lambda: (
+            f"{table(baselines, 'auc')}\n\n{progress('arena_baselines', baselines)}"
+        ),
         "cohorts": lambda: cohorts(synthetic),
     }
     parts = r"(<!-- made: ([\w -]+) -->\n).*?(<!-- end -->)"
