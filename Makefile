@@ -43,6 +43,7 @@ campaign: .venv/ready
 # The site, offline and searchable: open build/site/index.html. A warning is a mistake.
 docs: .venv/ready
 	$(BIN)/python docs/make_benchmarks.py
+	$(BIN)/python docs/make_arena.py
 	$(BIN)/python docs/make_fidelity.py
 	$(BIN)/sphinx-build -q -E -W --keep-going docs build/site
 

@@ -119,9 +119,11 @@ def worth(run: Run) -> str:
 
 
 def other_runs() -> str:
-    """The verdicts of all runs but Table II, each with its report."""
+    """The verdicts of all runs but Table II and the arena, which has its own page (arena.md)."""
     folders = sorted(
-        plan.parent for plan in TABLE2.parent.glob("*/experiment.json") if plan.parent != TABLE2
+        plan.parent
+        for plan in TABLE2.parent.glob("*/experiment.json")
+        if plan.parent != TABLE2 and not plan.parent.name.startswith("arena")
     )
     results = "../experiments/results"
     return "\n\n".join(

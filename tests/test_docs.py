@@ -130,6 +130,19 @@ def test_the_page_of_the_benchmarks_says_what_the_results_say() -> None:
     assert filled(page.replace("ABMIL-Gated | 0.", "ABMIL-Gated | 1.")) == page
 
 
+def test_the_page_of_the_arena_says_what_the_results_say() -> None:
+    sys.path.insert(0, str(DOCS))
+    try:
+        from make_arena import filled, pictures  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(DOCS))
+    page = (DOCS / "arena.md").read_text()
+    assert filled(page) == page, "the results have changed: python docs/make_arena.py"
+    assert filled(page.replace("| musk2 | 0.", "| musk2 | 1.")) == page
+    for name, picture in pictures().items():
+        assert (DOCS / "img" / name).read_text() == picture, f"python docs/make_arena.py: {name}"
+
+
 def fidelity_page(page: str) -> str:
     sys.path.insert(0, str(DOCS))
     try:

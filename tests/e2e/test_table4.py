@@ -22,7 +22,7 @@ from scmil.report import read_run, write_report
 from scmil.report.paper_tables import froc_scores
 from scmil.slides.annotations.asap import write_asap
 from scmil.slides.annotations.geojson import Region
-from scmil.studies.localise import froc_summary
+from scmil.studies.localise import located_summary
 from scmil.studies.plan import Plan, make_plan, read_plan
 from scmil.studies.runner import run
 
@@ -112,17 +112,17 @@ def test_a_model_that_learned_the_signal_finds_the_lesions_where_they_are(
 
 def test_the_summary_is_the_mean_over_repeats_of_the_mean_over_folds() -> None:
     found = {
-        ("last", 0, 0): 0.2,
-        ("last", 0, 1): 0.4,
-        ("last", 1, 0): 0.5,
-        ("last", 1, 1): 0.9,
-        ("nested", 0, 0): 1.0,
+        ("last", 0, 0): {"froc": 0.2},
+        ("last", 0, 1): {"froc": 0.4},
+        ("last", 1, 0): {"froc": 0.5},
+        ("last", 1, 1): {"froc": 0.9},
+        ("nested", 0, 0): {"froc": 1.0},
     }
-    row = froc_summary({"protocol": "last"}, found)
+    row = located_summary({"protocol": "last"}, found)
     assert row["froc"] == pytest.approx(0.5)
     assert row["froc_sd_repeats"] == pytest.approx(0.4 / 2**0.5)
     assert row["froc_sd_folds"] == pytest.approx(0.294392, abs=1e-6)
-    assert froc_summary({"protocol": "last", "level": "patient"}, found) == {}
+    assert located_summary({"protocol": "last", "level": "patient"}, found) == {}
 
 
 def test_the_report_shows_our_and_published_numbers(done: Path) -> None:

@@ -17,7 +17,8 @@ def get(
     name: Annotated[
         str,
         typer.Argument(
-            help="fox, tiger, elephant, musk1 or musk2, or a set of features (scmil ls features)."
+            help="A benchmark such as fox or birds-winter-wren (scmil ls datasets), or a set of "
+            "features (scmil ls features)."
         ),
     ],
     url: Annotated[

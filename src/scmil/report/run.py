@@ -22,7 +22,8 @@ METRIC_NAMES = {
     "brier": "Brier score",
     "calibration_error": "calibration error",
 }
-FURTHER = ("froc",)  # metrics that some runs have
+# Metrics that some runs have.
+FURTHER = ("froc", "attention_auc", "attention_ap", "instance_auc", "instance_ap")
 TUNED = TEST_TUNED
 UNRECORDED = "not recorded: results of an earlier version"
 

@@ -18,8 +18,9 @@ from scmil.core.memory import PeakMemory
 from scmil.core.run_format import FORMAT, RESULT
 from scmil.core.tables import records_csv, write_json
 from scmil.stats.groups import group_positions
-from scmil.studies.cell_training import CHECKPOINTS, Progress, Task, Training, train_folds
-from scmil.studies.localise import froc_of_fold, froc_summary
+from scmil.studies.cell_task import Task, Training
+from scmil.studies.cell_training import CHECKPOINTS, Progress, train_folds
+from scmil.studies.localise import located_of_fold, located_summary
 from scmil.studies.plan import Cell
 from scmil.studies.protocols import Row, ScoredFold, summarise
 from scmil.studies.results import versions
@@ -76,12 +77,7 @@ def _result(cell: Cell, run_bags: RunBags, trainings: Sequence[Training]) -> Row
 
     labels, patients = np.array(run_bags.bags.labels), patients_of(run_bags.bags)
     scored = [fold for training in trainings for fold in training.scored]
-    froc = {
-        (fold.protocol, *key): value
-        for training in trainings
-        for fold in training.scored
-        for key, value in training.froc.items()
-    }
+    located = {key: found for training in trainings for key, found in training.located.items()}
     rows = _summary_rows(cell, scored, labels, patients)
     return {
         "format": FORMAT,
@@ -89,8 +85,8 @@ def _result(cell: Cell, run_bags: RunBags, trainings: Sequence[Training]) -> Row
         "digest": cell.digest,
         "data": {"digest": run_bags.inputs.digest, "bags": len(run_bags.inputs.ids)},
         "settings": cell.settings.to_json(),
-        "rows": [row | froc_summary(row, froc) for row in rows],
-        "folds": [fold.row(labels) | froc_of_fold(fold, froc) for fold in scored],
+        "rows": [row | located_summary(row, located) for row in rows],
+        "folds": [fold.row(labels) | located_of_fold(fold, located) for fold in scored],
         "parameters": trainings[0].parameters,
         "multiply_adds": trainings[0].multiply_adds,
         "density": trainings[0].density,

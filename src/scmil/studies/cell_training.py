@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scmil.core.run_format import TEST_TUNED
-from scmil.studies.cell_splits import model_seed, splits_of
-from scmil.studies.localise import froc_of_model
-from scmil.studies.plan import Cell, build_from_settings, recipe_of
+from scmil.studies.cell_baseline import train_baseline
+from scmil.studies.cell_splits import model_seed
+from scmil.studies.cell_task import Fold, Stage, Task, Training, by_protocol, history_without_test
+from scmil.studies.localise import FROC, froc_of_model, rank_by_model
+from scmil.studies.plan import build_from_settings
 from scmil.studies.protocols import Row, ScoredFold, history_rows, score
-from scmil.training import baseline
-from scmil.training.selection import log_loss
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
     from scmil.bags.splits import Split
     from scmil.models.model import MILModel
-    from scmil.studies.run_bags import RunBags
     from scmil.training.recipes import Recipe
 
 # Numbers of all bags times folds. Below, all folds train at once on bags in memory; above, one fold
@@ -35,86 +32,10 @@ CHECKPOINTS = "checkpoints"
 Progress = Callable[[str, int, int], None]  # run, epochs done, epochs in all
 
 
-class Fold(NamedTuple):
-    """One fold of one repeat."""
-
-    repeat: int
-    fold: int
-    split: Split
-
-
-@dataclass(frozen=True)
-class Task:
-    """A run with its bags, and the folder of its files."""
-
-    cell: Cell
-    run_bags: RunBags
-    folder: Path
-
-    @property
-    def bags(self) -> BagSet:
-        """The bags to train on."""
-        return self.run_bags.features
-
-    @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """The class of each bag."""
-        return np.array(self.bags.labels, np.int64)
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        return max(2, 1 + int(self.labels.max()))
-
-    @property
-    def recipe(self) -> Recipe:
-        """How it is trained."""
-        return recipe_of(self.cell.settings.model, self.cell.settings.training)
-
-    def class_weights(self, split: Split) -> list[float] | None:
-        """The weight of each class, for the training bags of a split."""
-        from scmil.training.fitting import weigh_classes
-
-        labels = [self.bags.labels[position] for position in split.train]
-        return weigh_classes(self.cell.settings.training.class_weights, labels, self.classes)
-
-    def folds(self, kind: str) -> list[Fold]:
-        """Everything that is trained."""
-        splits = splits_of(self.cell, self.bags, inner=kind == "inner")
-        return [
-            Fold(repeat, number, split)
-            for repeat, folds in enumerate(splits)
-            for number, split in enumerate(folds)
-        ]
-
-
-@dataclass(frozen=True)
-class Training:
-    """The scores of all folds, and what the models cost."""
-
-    scored: list[ScoredFold]
-    history: list[Row]
-    parameters: int
-    multiply_adds: int  # of one bag of median size
-    density: float | None
-    method: str  # all folds at once, fold by fold, or by scikit-learn
-    # By repeat and fold, if lesions are annotated.
-    froc: Mapping[tuple[int, int], float] = field(default_factory=dict)
-
-
-class _Stage(NamedTuple):
-    """One training of a run: "full" on all training bags, "inner" without those of a validation
-    split.
-    """
-
-    kind: str
-    protocols: list[str]
-
-
 class _Batch(NamedTuple):
     """The models of all folds of a stage, not trained yet."""
 
-    stage: _Stage
+    stage: Stage
     models: list[MILModel]
     folds: list[Fold]
     recipe: Recipe
@@ -128,8 +49,8 @@ def train_folds(task: Task, progress: Progress | None) -> list[Training]:
     """
     cell = task.cell
     full = [name for name in cell.protocols if name != "nested"]
-    stages = [_Stage("full", full)] * bool(full)
-    stages += [_Stage("inner", ["nested"])] * ("nested" in cell.protocols)
+    stages = [Stage("full", full)] * bool(full)
+    stages += [Stage("inner", ["nested"])] * ("nested" in cell.protocols)
     epochs = task.recipe.epochs
     trainings = []
     for done, stage in enumerate(stages):
@@ -141,12 +62,12 @@ def train_folds(task: Task, progress: Progress | None) -> list[Training]:
         if cell.settings.model.is_network:
             trainings.append(_train_networks(task, stage, report))
         else:
-            trainings.append(_train_baseline(task, stage))
+            trainings.append(train_baseline(task, stage))
             report(epochs)
     return trainings
 
 
-def _train_networks(task: Task, stage: _Stage, progress: Callable[[int], None]) -> Training:
+def _train_networks(task: Task, stage: Stage, progress: Callable[[int], None]) -> Training:
     from scmil.models.cost import count_parameters
 
     settings, folds, recipe = task.cell.settings, task.folds(stage.kind), task.recipe
@@ -166,12 +87,14 @@ def _train_networks(task: Task, stage: _Stage, progress: Callable[[int], None]) 
     train = _train_one_by_one if one_by_one else _train_at_once
     scored, history = train(task, _Batch(stage, models, folds, recipe), progress)
     splits = [fold.split for fold in folds]
-    froc = {}
-    if settings.localisation is not None:
-        froc = {
-            (fold.repeat, fold.fold): froc_of_model(settings, task.bags, model, fold.split)
-            for model, fold in zip(models, folds, strict=True)
-        }
+    # Models that were trained at once end as they were in the last epoch.
+    protocols = [name for name in stage.protocols if one_by_one or name == "last"]
+    found = _locate(task, models, folds) if protocols else []
+    located = {
+        (name, fold.repeat, fold.fold): row
+        for name in protocols
+        for fold, row in zip(folds, found, strict=True)
+    }
     return Training(
         scored,
         history,
@@ -179,8 +102,19 @@ def _train_networks(task: Task, stage: _Stage, progress: Callable[[int], None]) 
         _multiply_adds(models[0], facts.median, facts.dim),
         _density(models, task.bags, splits, settings.data.standardise),
         "fold by fold" if one_by_one else "all folds at once",
-        froc,
+        located,
     )
+
+
+def _locate(task: Task, models: Sequence[MILModel], folds: Sequence[Fold]) -> list[Row]:
+    """Score each model on the annotated lesions and the instance labels of its test bags."""
+    settings, found = task.cell.settings, []
+    for model, fold in zip(models, folds, strict=True):
+        row = rank_by_model(settings, task.bags, model, fold.split)
+        if settings.localisation is not None:
+            row[FROC] = froc_of_model(settings, task.bags, model, fold.split)
+        found.append(row)
+    return found
 
 
 def _must_train_one_by_one(task: Task, recipe: Recipe, models: Sequence[MILModel]) -> bool:
@@ -260,7 +194,7 @@ def _train_one_by_one(
         losses[: len(result.train_loss), place] = result.train_loss
     means = [float(np.nanmean(row)) for row in losses if not np.isnan(row).all()]
     scored = [one for result in results for one in result.scored]
-    return _by_protocol(scored, stage.protocols), _history_without_test(stage.kind, means)
+    return by_protocol(scored, stage.protocols), history_without_test(stage.kind, means)
 
 
 def _train_fold(
@@ -303,52 +237,6 @@ def _train_fold(
     if not every_epoch:
         scored = [replace(one, epoch=trained.epoch) for one in scored]
     return _FoldResult(scored, trained.history.train_loss)
-
-
-def _train_baseline(task: Task, stage: _Stage) -> Training:
-    """Train a logistic regression on the same splits.
-
-    Its regularisation is chosen on the validation split, or on one inside the training bags.
-    """
-    from scmil.bags.checks import patients_of
-    from scmil.bags.splits import with_validation
-
-    x, labels = baseline.mean_and_max(task.bags), task.labels
-    protocol, groups = task.cell.settings.protocol, patients_of(task.bags)
-    scored: list[ScoredFold] = []
-    losses = []
-    for repeat, fold, split in task.folds(stage.kind):
-        inner = split
-        if not split.valid:
-            seed = model_seed(protocol.seed, repeat, fold)
-            inner = with_validation(split, list(task.bags.labels), protocol.valid, seed, groups)
-        strength = baseline.choose_strength(x, labels, inner.train, inner.valid, task.classes)
-        train = list(split.train)
-        fitted = baseline.fit_baseline(x[train], labels[train].tolist(), task.classes, strength)
-        p = fitted.predict(x)
-        losses.append(log_loss(p[train, labels[train]]))
-        scored += [score(name, repeat, fold, split, p[None], labels) for name in stage.protocols]
-    return Training(
-        _by_protocol(scored, stage.protocols),
-        _history_without_test(stage.kind, [float(np.mean(losses))]),
-        fitted.parameters,
-        fitted.multiply_adds,
-        None,
-        "scikit-learn",
-    )
-
-
-def _by_protocol(scored: list[ScoredFold], protocols: Sequence[str]) -> list[ScoredFold]:
-    return sorted(scored, key=lambda one: protocols.index(one.protocol))
-
-
-def _history_without_test(kind: str, losses: Sequence[float]) -> list[Row]:
-    """The curve of the training loss; the test columns are empty."""
-    blank = dict.fromkeys(("test_loss", "test_accuracy", "test_auc"))
-    return [
-        {"training": kind, "epoch": epoch, "train_loss": f"{loss:.6g}", **blank}
-        for epoch, loss in enumerate(losses, 1)
-    ]
 
 
 def _multiply_adds(model: MILModel, instances: int, dim: int) -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scmil.core.limits import BOUNDS, problem
 from scmil.core.run_format import PROTOCOLS, TEST_TUNED
-from scmil.errors import ScmilError
+from scmil.errors import OptionError, ScmilError
 from scmil.studies.problems import Problems, suggestion
 from scmil.studies.settings import (
     TRAINING_KEYS,
@@ -176,12 +177,19 @@ def check_data(
 def _resolve_dataset(
     data: Table, ready: Mapping[str, Any], folder: Path, required: bool, problems: Problems
 ) -> None:
+    from scmil.bags.datasets import split_options
+
     name = data["dataset"]
+    try:
+        base, _ = split_options(name)
+    except OptionError as error:
+        problems.add(f"[data] {error}")
+        return
     if Path(name).suffix in TABLES:
         data["dataset"] = _existing_file(name, "dataset", folder, problems)
-    elif name in ready:
-        if required and not ready[name].ready:
-            problems.add(f"[data] dataset = {name!r} is not available. {ready[name].remedy}")
+    elif base in ready:
+        if required and not ready[base].ready:
+            problems.add(f"[data] dataset = {name!r} is not available. {ready[base].remedy}")
     elif (folder / name).is_dir():
         data["dataset"] = str(folder / name)
     else:
@@ -266,13 +274,14 @@ def check_model_table(table: Table, problems: Problems) -> None:
     """Check `[model]` by building the model without memory."""
     model = ModelSettings.from_json(table)
     if not model.is_network:
-        options = [key for key in ("sparse_coding", "refine", "embed") if table[key]]
+        options = ["embed"] * bool(table["embed"])
         options += ["options of the aggregator"] * isinstance(table["aggregator"], Mapping)
         for option in options:
             problems.add(
-                f"[model] {option}: {baseline.NAME} is not a neural network and takes no options."
+                f"[model] {option}: {baseline.NAME} is not a neural network; it takes only "
+                "sparse_coding and refine, a layer that is not trained."
             )
-        return
+        model = replace(model, aggregator="mean", embed=[])
     try:
         check_model(model)
     except (ScmilError, TypeError, ValueError, RuntimeError, OverflowError) as error:

@@ -117,7 +117,9 @@ def _dataset_name(name: str) -> str:
     """The name of a data set in full; a path stays as it is."""
     from scmil.bags import datasets
 
-    if name in datasets.names() or Path(name).exists() or Path(name).suffix in TABLES or not name:
+    if datasets.split_options(name)[0] in datasets.names():
+        return name
+    if Path(name).exists() or Path(name).suffix in TABLES or not name:
         return name
     if len(near := [known for known in datasets.names() if known.startswith(name)]) == 1:
         return near[0]

@@ -106,8 +106,14 @@ def _drafts_of(
         own = copy.deepcopy(tables)
         own["data"]["dataset"] = dataset
         given = None if datasets else own["data"].get("name")
-        short = str(given) if given else Path(str(dataset)).stem if dataset else "nothing"
+        short = str(given) if given else _short_name(str(dataset)) if dataset else "nothing"
         yield Draft(f"{_slug(short)}--{slug}", arm, short, own)
+
+
+def _short_name(dataset: str) -> str:
+    """The name of a data set with its options, or of a file without its suffix."""
+    _, colon, options = dataset.partition(":")
+    return dataset if colon and "=" in options else Path(dataset).stem
 
 
 def _check_partners(arms: Mapping[str, str | None], problems: Problems) -> None:

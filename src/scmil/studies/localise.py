@@ -1,4 +1,6 @@
-"""Score how well the models of a run find annotated lesions, by FROC."""
+"""Score how well the models of a run find annotated lesions, by FROC, and positive instances, by
+AUC and average precision.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ if TYPE_CHECKING:
     from scmil.models.model import MILModel
 
 FROC = "froc"  # a metric of runs with annotated lesions
+# Metrics of data sets with instance labels: how attention, and the probability of a bag with one
+# instance, rank the positive instances of a test bag; means over the bags that have both kinds.
+INSTANCES = ("attention_auc", "attention_ap", "instance_auc", "instance_ap")
+LOCATED = (FROC, *INSTANCES)
 # Column suffixes of every metric: mean, deviations over repeats and folds, 95 % interval.
 SUFFIXES = ("", "_sd_repeats", "_sd_folds", "_low", "_high")
-Scores = Mapping[tuple[str, int, int], float]  # by protocol, repeat and fold
+# Metrics by protocol, repeat and fold.
+Located = Mapping[tuple[str, int, int], Mapping[str, float]]
 
 
 def froc_of_model(settings: RunSettings, bags: BagSet, model: MILModel, split: Split) -> float:
@@ -54,25 +61,59 @@ def _cannot_score(slide_id: str, cause: str) -> str:
     return f"slide {slide_id!r} is {cause}. Fix that, or list it in [localisation] exclude."
 
 
-def froc_of_fold(fold: ScoredFold, scores: Scores) -> Row:
-    """The FROC score of a fold as a column; nothing if lesions are not annotated."""
-    key = (fold.protocol, fold.repeat, fold.fold)
-    return {FROC: round(scores[key], 7)} if key in scores else {}
+def rank_by_model(settings: RunSettings, bags: BagSet, model: MILModel, split: Split) -> Row:
+    """The metrics of `INSTANCES` on the test bags; nothing without instance labels."""
+    import torch
 
+    from scmil.bags.scaling import streamed_moments
+    from scmil.models.tile_scores import instance_logits
+    from scmil.stats.localisation import rank_instances
 
-def froc_summary(row: Row, scores: Scores) -> Row:
-    """Mean over repeats of the mean over folds with its deviations, as for every other metric."""
-    by_repeat: dict[int, list[float]] = {}
-    for (protocol, repeat, _), value in scores.items():
-        if protocol == row["protocol"] and row.get("level") != "patient":
-            by_repeat.setdefault(repeat, []).append(value)
-    if not by_repeat:
+    if any(bags[position].instance_labels is None for position in split.test):
         return {}
-    means = [np.mean(values) for values in by_repeat.values()]
-    every = np.concatenate(list(by_repeat.values()))
+    if settings.data.standardise:
+        bags = streamed_moments(bags.subset(split.train)).apply_to_bags(bags)
+    positive, attention, probability = [], [], []
+    model.eval()
+    with torch.no_grad():
+        for bag in bags.subset(split.test):
+            h = model.refine(model.embed(bag.features))
+            positive.append(np.asarray(bag.instance_labels) > 0)
+            attention.append(model.aggregate(h).attention.double().numpy())
+            logits = instance_logits(model.aggregate, h)
+            probability.append(model.probabilities(logits)[:, -1].double().numpy())
+    areas = [
+        area for values in (attention, probability) for area in rank_instances(positive, values)[:2]
+    ]
+    return dict(zip(INSTANCES, areas, strict=True))
+
+
+def located_of_fold(fold: ScoredFold, located: Located) -> Row:
+    """The metrics of a fold as columns; nothing if neither lesions nor instances have labels."""
+    found = located.get((fold.protocol, fold.repeat, fold.fold), {})
+    return {name: round(value, 7) for name, value in found.items() if value == value}
+
+
+def located_summary(row: Row, located: Located) -> Row:
+    """Mean over repeats of the mean over folds with its deviations, as for every other metric."""
+    columns: Row = {}
+    for name in LOCATED:
+        by_repeat: dict[int, list[float]] = {}
+        for (protocol, repeat, _), found in located.items():
+            value = found.get(name, np.nan)
+            if protocol == row["protocol"] and row.get("level") != "patient" and value == value:
+                by_repeat.setdefault(repeat, []).append(value)
+        if by_repeat:
+            columns |= _summary_columns(name, list(by_repeat.values()))
+    return columns
+
+
+def _summary_columns(name: str, by_repeat: list[list[float]]) -> Row:
+    means = [np.mean(values) for values in by_repeat]
+    every = np.concatenate(by_repeat)
     deviations = [
         round(float(np.std(values, ddof=1)), 7) if len(values) > 1 else None
         for values in (means, every)
     ]
     numbers = [round(float(np.mean(means)), 7), *deviations, None, None]
-    return dict(zip([f"{FROC}{suffix}" for suffix in SUFFIXES], numbers, strict=True))
+    return dict(zip([f"{name}{suffix}" for suffix in SUFFIXES], numbers, strict=True))

@@ -20,7 +20,7 @@ from scmil.core.run_format import EXPERIMENT, FAILED, FORMAT, RESULT
 from scmil.core.tables import records_csv
 from scmil.errors import ConfigError
 from scmil.stats.metrics import METRICS
-from scmil.studies.localise import FROC, SUFFIXES
+from scmil.studies.localise import LOCATED, SUFFIXES
 from scmil.studies.plan import Cell, Plan
 from scmil.studies.protocols import Row
 
@@ -186,7 +186,7 @@ def _write_tables(finished: Sequence[tuple[_Place, Row]], out: Path) -> None:
         results += [{**first, **row, **cost, **made_from} for row in result["rows"]]
         folds += [{**first, **row} for row in result["folds"]]
         costs.append({**first, **{key: result.get(key) for key in (*COSTS, "trained")}})
-    names = [*METRICS, *[FROC] * any(FROC in row for row in results)]
+    names = [*METRICS, *(name for name in LOCATED if any(name in row for row in results))]
     metrics = [f"{metric}{suffix}" for metric in names for suffix in SUFFIXES]
     start = [*_Place._fields, "protocol"]
     end = ["parameters", "density", "seconds", "data"]

@@ -97,6 +97,11 @@ class ModelSettings:
         """Whether it is trained by gradient descent; the baseline is not."""
         return aggregator_of(self) != baseline.NAME
 
+    @property
+    def has_layer(self) -> bool:
+        """Whether sparse coding or another layer refines the instances."""
+        return bool(self.refine or self.sparse_coding)
+
 
 @dataclass(frozen=True)
 class TrainingSettings:

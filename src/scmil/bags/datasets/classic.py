@@ -60,12 +60,31 @@ class Benchmark:
     def files(self) -> tuple[str, ...]:
         """The file names that are searched for, in this order."""
         ours = (f"{self.name}.npz", self.csv, f"{self.name}.svm", f"{self.name}.mat")
-        return ours + (self.original.files if self.original else ())
+        return ours + self.collection + (self.original.files if self.original else ())
+
+    @property
+    def collection(self) -> tuple[str, ...]:
+        """Names of its files in copies of the collection of miproblems.org."""
+        if self.original is None or not self.original.member.endswith(".jld"):
+            return ()
+        title = self.original.member.removesuffix(".jld")
+        return (f"{title.lower()}.npz", f"{title}.mat")
 
 
 _UCI = "https://archive.ics.uci.edu/static/public"
 # The server does not offer https; the content is checked against the hash before it is used.
 _ANDREWS = "http://www.cs.columbia.edu/~andrews/mil/data/MIL-Data-2002-Musk-Corel-Trec9.tgz"
+# A repackaging of the collection of miproblems.org under the MIT licence, at a fixed commit.
+_COLLECTION = (
+    "https://raw.githubusercontent.com/komartom/MIDatasets.jl/"
+    "2d9d9f36750cfc59e5b95b803e53001fc2735a42/data"
+)
+
+
+def _collected(member: str) -> Original:
+    return Original(f"{_COLLECTION}/{member}", member)
+
+
 # MUSK is UCI's: Andrews' musk1norm.svm is standardised over all bags, including test bags.
 BENCHMARKS = {
     benchmark.name: benchmark
@@ -112,11 +131,34 @@ BENCHMARKS = {
             "birds-brown-creeper",
             "548 recordings, does a brown creeper sing?",
             "f61e7dad5d1ddc6b27b13d1ba63c61b2f246718e0397bdadad5a1565abd7e2ab",
+            original=_collected("BrownCreeper.jld"),
+        ),
+        Benchmark(
+            "birds-winter-wren",
+            "548 recordings, does a winter wren sing?",
+            "b4d7267d0809fa8af6c864c5774cc283ee07b5def1c99a4459d59b9048f3e439",
+            in_package=False,
+            original=_collected("WinterWren.jld"),
+        ),
+        Benchmark(
+            "newsgroups-2",
+            "100 sets of posts, is one on the topic of the second group?",
+            "3056d3db452ca8276881af30afd7572191eed1200bb469c079a837ec336bb5be",
+            in_package=False,
+            original=_collected("Newsgroups2.jld"),
+        ),
+        Benchmark(
+            "mutagenesis-1",
+            "188 molecules as bags of atom pairs, is it mutagenic?",
+            "79972fd5c164393addb03bcc48c294a8a2f29d4dcbb0a00286e0d23c36cd5fcc",
+            in_package=False,
+            original=_collected("Mutagenesis1.jld"),
         ),
         Benchmark(
             "protein",
             "193 proteins, is it of the TrX family?",
             "f030ba2fc35941b38fa1b378aa6bf5218385289679dabd9186852ea9b1470a56",
+            original=_collected("Protein.jld"),
         ),
         Benchmark(
             "web-recommendation-1",
@@ -127,6 +169,20 @@ BENCHMARKS = {
             "corel-dogs",
             "2 000 pictures, is there a dog?",
             "e1fad1e7d3c6a7f54e184cf38b68e2339a9a35969670bd13e0a15f9bc8a2d678",
+        ),
+        Benchmark(
+            "corel-african",
+            "2 000 pictures, is it of African people and villages?",
+            "23c02e0ff4de42f2de4fecaa4152143edcb608b92066f41fc52b27f4b59c98c8",
+            in_package=False,
+            original=_collected("CorelAfrican.jld"),
+        ),
+        Benchmark(
+            "corel-buses",
+            "2 000 pictures, is there a bus?",
+            "e4f0cd4db9867a6fce57333a9fa4dc0667c570cc10ad61ede63f3d694fdb14b2",
+            in_package=False,
+            original=_collected("CorelBuses.jld"),
         ),
     )
 }

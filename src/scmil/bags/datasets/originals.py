@@ -1,4 +1,5 @@
-"""The published files of the benchmarks: UCI's MUSK, and the pictures of Andrews et al. (2002).
+"""The published files of the benchmarks: UCI's MUSK, the pictures of Andrews et al. (2002), and
+the collection of miproblems.org as the Julia package MIDatasets stores it.
 
 Archives are read in memory, one member each. Nothing is unpacked to disk, so no member can be
 written outside a folder.
@@ -16,6 +17,7 @@ import numpy as np
 from scmil.bags.datasets.table import Table, as_text, class_numbers, one_per_bag, positions
 from scmil.bags.datasets.table_files import check_features, read_svm
 from scmil.core.regular_files import read_regular
+from scmil.core.safe_hdf5 import h5_array, opened_h5
 from scmil.core.safe_io import check_expansion
 from scmil.errors import DataError
 
@@ -24,6 +26,8 @@ MOST_BYTES = 256 * 2**20  # of one member, unpacked; the largest original has 4.
 
 def read_original(path: Path, member: str) -> Table:
     """Read a data set from its original file, or from an archive (.zip, .tgz) with `member`."""
+    if path.suffix == ".jld":
+        return read_jld(path)
     try:
         if path.name.endswith((".tgz", ".tar.gz")):
             content = _from_tar(path, member)
@@ -83,6 +87,30 @@ def read_uci(content: bytes) -> Table:
     ids, bag = positions([row[0] for row in rows])
     labels, classes = class_numbers(one_per_bag("label", [row[-1] for row in rows], bag, ids))
     return Table(features, bag, labels, ids, classes=classes)
+
+
+def read_jld(path: Path) -> Table:
+    """Read a file of the Julia package JLD, which is HDF5: `X` has a reference to each bag, whose
+    matrix (n, p) is stored by columns, and `y` has the labels.
+    """
+    import h5py
+
+    try:
+        with opened_h5(path) as file:
+            labels = h5_array(file, "y").ravel()
+            references = file["X"]
+            if h5py.check_ref_dtype(references.dtype) is not h5py.Reference:
+                raise DataError("'X' does not hold references to the bags.")
+            bags = [h5_array(file, file[one].name).T for one in references[()].ravel().tolist()]
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise DataError(f"damaged, or not a file of JLD ({error}). Download it again.") from None
+    if len(bags) != len(labels) or {bag.ndim for bag in bags} != {2}:
+        raise DataError(f"{len(bags)} bags and {len(labels)} labels; one matrix per label needed.")
+    if len({bag.shape[1] for bag in bags}) != 1:
+        raise DataError("bags of different dimensions. Download it again.")
+    numbers, classes = class_numbers([f"{float(label):g}" for label in labels])
+    position = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
+    return Table(check_features(np.concatenate(bags)), position, numbers, classes=classes)
 
 
 def uncompress(content: bytes) -> bytes:

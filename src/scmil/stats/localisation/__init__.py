@@ -38,7 +38,13 @@ from scmil.stats.localisation.lesions import (
     Lesions,
     find_lesions,
 )
-from scmil.stats.localisation.tiles import TileResult, score_tiles, tumour_shares
+from scmil.stats.localisation.tiles import (
+    Ranking,
+    TileResult,
+    rank_instances,
+    score_tiles,
+    tumour_shares,
+)
 
 __all__ = [
     "CELL_UM",
@@ -52,6 +58,7 @@ __all__ = [
     "Froc",
     "Hits",
     "Lesions",
+    "Ranking",
     "Rule",
     "TileResult",
     "TileScores",
@@ -61,6 +68,7 @@ __all__ = [
     "froc",
     "froc_intervals",
     "is_evidence",
+    "rank_instances",
     "score_tiles",
     "tile_values",
     "tumour_shares",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,31 @@ def tumour_shares(area: MultiPolygon, xy: NDArray[Any], side: float) -> Numbers:
     )
     shares[inside] = 1
     return shares
+
+
+class Ranking(NamedTuple):
+    """Mean AUC and average precision over the bags that have both kinds of instances; NaN if there
+    is none.
+    """
+
+    auc: float
+    ap: float
+    bags: int
+
+
+def rank_instances(positive: Sequence[NDArray[np.bool_]], values: Sequence[Numbers]) -> Ranking:
+    """How well scores rank the positive instances of a bag above its others; one array per bag.
+
+    >>> positive = [np.array([True, False, False]), np.array([False, False])]
+    >>> rank_instances(positive, [np.array([0.5, 0.9, 0.1]), np.array([0.3, 0.4])])
+    Ranking(auc=0.5, ap=0.5, bags=1)
+    """
+    both = [(t, v) for t, v in zip(positive, values, strict=True) if 0 < t.sum() < len(t)]
+    if not both:
+        return Ranking(math.nan, math.nan, 0)
+    areas = [_areas(*_count_by_level(t, v, np.unique(v)[::-1]))[:2] for t, v in both]
+    auc, ap = np.array(areas, dtype=float).mean(0).tolist()
+    return Ranking(auc, ap, len(both))
 
 
 @dataclass(frozen=True)
@@ -89,13 +114,7 @@ def score_tiles(
     labels, every = np.concatenate(tumour), np.concatenate(values)
     levels = np.unique(every)[::-1]
     auc, ap, dice, best = _areas(*_count_by_level(labels, every, levels))
-    both = [(t, v) for t, v in zip(tumour, values, strict=True) if 0 < t.sum() < len(t)]
-    alone = np.array(
-        [
-            [float(a) for a in _areas(*_count_by_level(t, v, np.unique(v)[::-1]))[:2]]
-            for t, v in both
-        ]
-    )
+    of_slides = rank_instances(tumour, values)
     # Only for the bootstrap scores are binned, so that a resample is a product of matrices.
     bins = (
         levels
@@ -111,7 +130,6 @@ def score_tiles(
         ],
         axis=1,
     )
-    of_slides = alone.mean(0) if both else (math.nan, math.nan)
     return TileResult(
         tiles=len(labels),
         tumour_tiles=int(labels.sum()),
@@ -122,9 +140,9 @@ def score_tiles(
         auc_interval=percentile_interval(drawn[0]),
         ap_interval=percentile_interval(drawn[1]),
         dice_interval=percentile_interval(drawn[2]),
-        slides_with_both=len(both),
-        slide_auc=float(of_slides[0]),
-        slide_ap=float(of_slides[1]),
+        slides_with_both=of_slides.bags,
+        slide_auc=of_slides.auc,
+        slide_ap=of_slides.ap,
     )
 
 

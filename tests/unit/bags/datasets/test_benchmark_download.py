@@ -58,7 +58,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             "musk1": replace(
                 BENCHMARKS["musk1"], original=Original(f"{at}/musk+1.zip", "clean1.data")
             ),
-            "protein": BENCHMARKS["protein"],
+            "corel-dogs": BENCHMARKS["corel-dogs"],
         }
         for seed, name in enumerate(["fox", "tiger", "musk1"]):
             known[name] = replace(known[name], sha256=content_hash(toy(seed)), in_package=False)
@@ -133,9 +133,10 @@ def test_the_error_for_a_failed_download_states_the_cause(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="only https and http"):
         datasets.fetch("fox", url=(tmp_path / "animals.tgz").as_uri())
     with pytest.raises(
-        DataError, match=r"protein has no public file that can be downloaded\. Do one of these: put"
+        DataError,
+        match=r"corel-dogs has no public file that can be downloaded\. Do one of these: put",
     ):
-        datasets.fetch("protein")
+        datasets.fetch("corel-dogs")
     with pytest.raises(
         DataError, match=r"digits cannot be downloaded\. Benchmarks that can: fox, tiger, musk1"
     ):

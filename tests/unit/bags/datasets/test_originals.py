@@ -49,3 +49,53 @@ def test_a_z_file_that_expands_without_end_is_not_expanded(monkeypatch: pytest.M
     monkeypatch.setattr("scmil.bags.datasets.originals.MOST_BYTES", 50_000)
     with pytest.raises(DataError, match="more than 50000 bytes"):
         uncompress(content)
+
+
+def write_jld(path: Path, bags: list[np.ndarray], labels: list[int]) -> None:
+    """Write bags as Julia's JLD does: references to matrices stored by columns."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        group = file.create_group("_refs")
+        stored = [group.create_dataset(f"{i:08d}", data=bag.T) for i, bag in enumerate(bags)]
+        references = np.array([one.ref for one in stored], dtype=h5py.ref_dtype)
+        file.create_dataset("X", data=references)
+        file["y"] = np.array(labels)
+
+
+def test_the_bags_of_a_jld_file_are_its_matrices(tmp_path: Path) -> None:
+    bags = [np.arange(6.0).reshape(3, 2), np.ones((1, 2))]
+    write_jld(tmp_path / "Toy.jld", bags, [-1, 1])
+    table = read_original(tmp_path / "Toy.jld", "Toy.jld")
+    assert list(table.labels) == [0, 1]
+    assert table.bag.tolist() == [0, 0, 0, 1]
+    assert np.array_equal(table.features, np.concatenate(bags))
+
+
+@pytest.mark.parametrize(
+    ("bags", "labels", "reason"),
+    [
+        ([np.ones((1, 2)), np.ones((1, 3))], [0, 1], "bags of different dimensions"),
+        ([np.ones((1, 2))], [0, 1], "1 bags and 2 labels"),
+        ([np.ones(2)], [0], "one matrix per label"),
+    ],
+)
+def test_other_jld_files_are_rejected(
+    tmp_path: Path, bags: list[np.ndarray], labels: list[int], reason: str
+) -> None:
+    write_jld(tmp_path / "Toy.jld", bags, labels)
+    with pytest.raises(DataError, match=reason):
+        read_original(tmp_path / "Toy.jld", "Toy.jld")
+
+
+def test_a_damaged_jld_file_is_rejected(tmp_path: Path) -> None:
+    import h5py
+
+    path = tmp_path / "Toy.jld"
+    path.write_bytes(b"no")
+    with pytest.raises(DataError, match="damaged, or not a file of JLD"):
+        read_original(path, "Toy.jld")
+    with h5py.File(path, "w") as file:
+        file["X"], file["y"] = np.ones(3), np.ones(3)
+    with pytest.raises(DataError, match="'X' does not hold references"):
+        read_original(path, "Toy.jld")
