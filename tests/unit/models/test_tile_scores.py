@@ -40,11 +40,12 @@ def scored(aggregator: str = "abmil-gated", n: int = 9, **options: object) -> Sc
 @pytest.mark.parametrize("name", aggregators.names())
 def test_instance_logits_are_those_of_bags_with_one_instance(name: str) -> None:
     aggregate = aggregators.build(name, DIM, classes=3).eval()
-    h = torch.randn(5, DIM)
+    h, xy = torch.randn(5, DIM), 256 * torch.arange(10).view(5, 2)
+    alone = [aggregators.aggregate_bag(aggregate, h[[i]], xy[[i]]).logits for i in range(5)]
     with torch.no_grad():
         assert torch.allclose(
-            instance_logits(aggregate, h),
-            torch.stack([aggregate(row[None]).logits for row in h]),
+            instance_logits(aggregate, h, xy),
+            torch.stack(alone),
             atol=1e-5,
         )
 

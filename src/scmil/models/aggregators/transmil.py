@@ -63,11 +63,11 @@ class NystromAttention(nn.Module):
         to_marks = torch.softmax(q @ k_marks.mT, dim=-1)
         marks = torch.softmax(q_marks @ k_marks.mT, dim=-1)
         from_marks = torch.softmax(q_marks @ k.mT, dim=-1)
-        mixing = to_marks @ self._pseudo_inverse(marks)  # (heads, t, landmarks)
-        out = mixing @ (from_marks @ v) + self.residual(v)
-        first = (mixing[:, -length, None] @ from_marks).mean(0)[
-            0, -length:
-        ]  # after padding the first token is at -length
+        inverse = self._pseudo_inverse(marks)
+        # From the right: the product of all tokens with the inverse is never made.
+        out = to_marks @ (inverse @ (from_marks @ v)) + self.residual(v)
+        with torch.no_grad():  # after padding the first token is at -length
+            first = (to_marks[:, -length, None] @ inverse @ from_marks).mean(0)[0, -length:]
         return self.to_out(out.permute(1, 0, 2).reshape(-1, dim)[-length:]), first
 
     def _pseudo_inverse(self, a: Tensor) -> Tensor:
