@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scmil.bags.bag import Bag
 from scmil.bags.loader import Loader, ids_of, labels_of
+from scmil.bags.targets import Targets, target_json
 from scmil.core.atomic import write_atomically
 from scmil.core.regular_files import check_regular
 from scmil.errors import ModelFileError
@@ -35,6 +36,7 @@ class TrainingState:
     loader: Loader
     class_weights: tuple[float, ...] | None
     precision: str
+    targets: Targets | None = None  # of a task other than classes
 
 
 def identity_of(
@@ -46,6 +48,7 @@ def identity_of(
     *,
     class_weights: tuple[float, ...] | None = None,
     precision: str = DEFAULT_PRECISION,
+    targets: Targets | None = None,
 ) -> dict[str, Any]:
     """Everything that must be equal for a checkpoint to belong to this training."""
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -54,6 +57,9 @@ def identity_of(
     # In the default precision, only the class weights are hashed: checkpoints that were written
     # before there was a choice of precision stay valid.
     hashed.append(class_weights if precision == DEFAULT_PRECISION else [class_weights, precision])
+    if targets is not None:
+        values = [[targets.of(i) for i in ids_of(split)] for split in (train, valid or [])]
+        hashed.append([target_json(targets.target), values])
     digest = hashlib.sha256(json.dumps(hashed, default=str).encode()).hexdigest()
     return {
         "recipe": recipe.to_json(),

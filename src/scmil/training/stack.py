@@ -16,10 +16,10 @@ from torch.optim.adam import adam
 
 from scmil.models.model import MILModel
 from scmil.models.streaming import call_model
-from scmil.training.fitting import modules_of
 from scmil.training.optimisers import clip_each, make_optimiser
 from scmil.training.recipes import Recipe
 from scmil.training.stacked_loss import Parameters, stacked_losses
+from scmil.training.steps import modules_of
 
 
 class Stack:
