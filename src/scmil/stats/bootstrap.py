@@ -31,7 +31,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Estimate(NamedTuple):
+class MetricEstimate(NamedTuple):
     """A metric with its 95 % interval."""
 
     value: float

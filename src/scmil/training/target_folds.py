@@ -36,7 +36,7 @@ from scmil.models.objectives import (
     survival_at,
     survival_edges,
 )
-from scmil.stats.bootstrap import Estimate, number_groups
+from scmil.stats.bootstrap import MetricEstimate, number_groups
 from scmil.stats.multilabel import score_multilabel
 from scmil.stats.ordinal import ordinal_intervals, score_ordinal
 from scmil.stats.regression import regression_intervals, score_regression
@@ -194,7 +194,7 @@ def cross_fit(
     if len(set(tested)) < len(tested):
         raise OptionError("a bag is in the test split of two folds. Use one repeat of the folds.")
     times = _horizons(targets.target, values)
-    grid = _grid(targets.target, values)
+    grid = _risk_grid(targets.target, values)
     parts = []
     for number, split in enumerate(splits):
         part = _fit_split(
@@ -215,7 +215,7 @@ def cross_fit(
 
 def score_held_out(
     targets: Targets, predictions: HeldOut, draws: int = 1000
-) -> dict[str, Estimate]:
+) -> dict[str, MetricEstimate]:
     """The metrics of the task with 95 % intervals over patients.
 
     For survival the risks of the slides of a patient are averaged.
@@ -247,7 +247,7 @@ def score_held_out(
         intervals = ordinal_intervals(*grades, patients, draws)
     else:
         return _score_labels(target, values, outputs, patients, draws)
-    return {name: Estimate(value, intervals[name]) for name, value in scores.items()}
+    return {name: MetricEstimate(value, intervals[name]) for name, value in scores.items()}
 
 
 def risk_groups(targets: Targets, predictions: HeldOut) -> LogRank:
@@ -325,7 +325,7 @@ def _horizons(target: Target, values: Numbers) -> Numbers:
     return np.unique(np.quantile(values[values[:, 1] > 0, 0], HORIZONS))
 
 
-def _grid(target: Target, values: Numbers) -> Numbers:
+def _risk_grid(target: Target, values: Numbers) -> Numbers:
     if not isinstance(target, SurvivalTarget):
         return np.empty(0)
     return np.linspace(0, float(values[:, 0].max()), POINTS + 1)[1:]
@@ -338,7 +338,7 @@ def _patients_of(targets: Targets, predictions: HeldOut) -> list[str | None]:
 
 def _score_survival(
     values: Numbers, predictions: HeldOut, patients: list[str | None], draws: int
-) -> dict[str, Estimate]:
+) -> dict[str, MetricEstimate]:
     units = number_groups(patients, len(values))
     sizes = np.bincount(units)
 
@@ -364,14 +364,14 @@ def _score_labels(
     outputs: Numbers,
     patients: list[str | None],
     draws: int,
-) -> dict[str, Estimate]:
+) -> dict[str, MetricEstimate]:
     found = score_multilabel(target.names, values, outputs, patients, draws=draws)
     scores = {
-        f"{name}: {metric}": Estimate(value, row.intervals[metric])
+        f"{name}: {metric}": MetricEstimate(value, row.intervals[metric])
         for name, row in found.labels.items()
         for metric, value in row.scores.items()
     }
     return scores | {
-        f"macro: {metric}": Estimate(value, found.macro_intervals[metric])
+        f"macro: {metric}": MetricEstimate(value, found.macro_intervals[metric])
         for metric, value in found.macro.items()
     }

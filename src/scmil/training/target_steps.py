@@ -59,7 +59,7 @@ def train_target_epoch(
 ) -> float:
     """Take a step for each bag or risk set; returns the mean loss."""
     model, optimiser, losses = state.model, state.optimiser, []
-    targets, objective = _parts(state)
+    targets, objective = _targets_and_objective(state)
     model.train()
     order = epoch_order(ids_of(train), seed, epoch)
     steps = math.ceil(len(train) / objective.risk_set)
@@ -102,12 +102,14 @@ def _backward_of_set(
 ) -> float:
     model = state.model
     with torch.no_grad():
-        found = [_forward(state, bag, seed) for bag, seed in zip(bags, seeds, strict=True)]
+        found = [
+            _forward_with_seed(state, bag, seed) for bag, seed in zip(bags, seeds, strict=True)
+        ]
     outputs = [torch.stack([p.logits for p in found]).requires_grad_()]
     if found[0].auxiliary:
         further = [torch.stack(p.auxiliary).mean(0) for p in found]
         outputs.append(torch.stack(further).requires_grad_())
-    objective = _parts(state)[1]
+    objective = _targets_and_objective(state)[1]
     weights = getattr(model.aggregate, "loss_weights", (1.0, 0.0))
     loss = torch.stack(
         [
@@ -117,7 +119,7 @@ def _backward_of_set(
     ).sum()
     derivatives = torch.autograd.grad(loss, outputs)
     for position, (bag, seed) in enumerate(zip(bags, seeds, strict=True)):
-        prediction = _forward(state, bag, seed)
+        prediction = _forward_with_seed(state, bag, seed)
         total = (prediction.logits * derivatives[0][position]).sum()
         if prediction.auxiliary:
             mean = torch.stack(prediction.auxiliary).mean(0)
@@ -126,7 +128,7 @@ def _backward_of_set(
     return loss.item()
 
 
-def _forward(state: TrainingState, bag: Bag, seed: int) -> Prediction:
+def _forward_with_seed(state: TrainingState, bag: Bag, seed: int) -> Prediction:
     torch.manual_seed(seed)
     with autocast_to(state.precision, state.model):
         return apply_to_bag(forward_bag, state.model, bag)
@@ -134,7 +136,7 @@ def _forward(state: TrainingState, bag: Bag, seed: int) -> Prediction:
 
 def evaluate_targets(state: TrainingState, valid: Sequence[Bag]) -> None:
     """Record loss and score of the validation bags."""
-    targets, objective = _parts(state)
+    targets, objective = _targets_and_objective(state)
     model, values = state.model, targets.array(ids_of(valid))
     logits = torch.stack(
         [
@@ -175,7 +177,7 @@ def score_outputs(
     return concordance(values[:, 0], values[:, 1], risk_of(objective, outputs))
 
 
-def _parts(state: TrainingState) -> tuple[Targets, Objective]:
+def _targets_and_objective(state: TrainingState) -> tuple[Targets, Objective]:
     assert state.targets is not None
     assert state.model.objective is not None
     return state.targets, state.model.objective
