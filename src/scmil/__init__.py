@@ -53,6 +53,10 @@ _HOME = {
     "fit_folds": "training.folds",
     "predict": "training.fitting",
     "SCMILClassifier": "training.estimator",
+    "SCMILRegressor": "training.target_estimators",
+    "SCMILSurvival": "training.target_estimators",
+    "Targets": "bags.targets",
+    "read_targets": "bags.target_tables",
     "ScmilError": "errors",
 }
 _PUBLIC_MODULES = {
@@ -108,6 +112,8 @@ if TYPE_CHECKING:
     from scmil.bags.hdf5 import read_bag as read_bag
     from scmil.bags.hdf5 import write_bag as write_bag
     from scmil.bags.labels import read_labels as read_labels
+    from scmil.bags.target_tables import read_targets as read_targets
+    from scmil.bags.targets import Targets as Targets
     from scmil.encoding.encoders import load_encoder as load_encoder
     from scmil.encoding.features import encode as encode
     from scmil.errors import ScmilError as ScmilError
@@ -133,3 +139,5 @@ if TYPE_CHECKING:
     from scmil.training.folds import fit_folds as fit_folds
     from scmil.training.recipes import Recipe as Recipe
     from scmil.training.recipes import recipe as recipe
+    from scmil.training.target_estimators import SCMILRegressor as SCMILRegressor
+    from scmil.training.target_estimators import SCMILSurvival as SCMILSurvival

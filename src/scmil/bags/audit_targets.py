@@ -116,12 +116,14 @@ def _find_unit_problems(targets: Targets, column: str, times: Numbers) -> Iterat
         (unit for unit in MOST_OF_UNIT if re.search(rf"{unit}s?\b|{unit}s?_", column.lower())), None
     )
     if unit is None:
-        sentence = f"the column {column!r} does not say the unit of its times ({_span(times)})"
+        sentence = (
+            f"the column {column!r} does not say the unit of its times ({_describe_range(times)})"
+        )
         yield Finding(
             "note", "unit", sentence, "State days, months or years where you report them."
         )
     elif long := _slides(targets, times > MOST_OF_UNIT[unit]):
-        sentence = f"times in {column!r} of more than a hundred years ({_span(times)})"
+        sentence = f"times in {column!r} of more than a hundred years ({_describe_range(times)})"
         yield Finding("warning", "unit", sentence, "Are they in another unit?", long)
 
 
@@ -134,7 +136,7 @@ def _find_number_problems(targets: Targets, values: Numbers) -> Iterator[Finding
     centre = float(np.median(numbers))
     spread = 1.4826 * float(np.median(np.abs(numbers - centre)))
     if spread > 0 and (far := _slides(targets, np.abs(numbers - centre) > FAR_OUT * spread)):
-        sentence = f"{len(far)} numbers are far from the others ({_span(numbers)})"
+        sentence = f"{len(far)} numbers are far from the others ({_describe_range(numbers)})"
         remedy = "Check their units and decimal points; the Huber loss limits their influence."
         yield Finding("warning", "outlier", sentence, remedy, far)
 
@@ -183,7 +185,7 @@ def _slides(targets: Targets, chosen: NDArray[np.bool_]) -> tuple[str, ...]:
     )
 
 
-def _span(values: Numbers) -> str:
+def _describe_range(values: Numbers) -> str:
     return f"{values.min():g} to {values.max():g}, median {np.median(values):g}"
 
 

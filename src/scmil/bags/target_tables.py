@@ -353,14 +353,14 @@ def _read_labels(reader: _Reader) -> Parsed:
     values: dict[str, Value | None] = {}
     for bag_id in columns[0]:
         parts = tuple(
-            None if record.label is None else _label(record, name)
+            None if record.label is None else _label_value(record, name)
             for name, record in ((name, cells[bag_id]) for name, cells in zip(names, columns))
         )
         values[bag_id] = None if set(parts) == {None} else parts
     return LabelsTarget(names), values
 
 
-def _label(record: Record, column: str) -> bool:
+def _label_value(record: Record, column: str) -> bool:
     word = str(record.label).strip().lower()
     return _yes_or_no(record, column, word, LABEL_YES, LABEL_NO, "empty if it is missing")
 

@@ -65,7 +65,7 @@ class GradeTarget:
     width: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _check_names(self.grades, "grades")
+        _check_output_names(self.grades, "grades")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LabelsTarget:
     task: ClassVar[str] = "multilabel"
 
     def __post_init__(self) -> None:
-        _check_names(self.names, "labels", least=1)
+        _check_output_names(self.names, "labels", least=1)
 
     @property
     def width(self) -> int:
@@ -134,7 +134,7 @@ class Targets:
         if len(set(self.ids)) < len(self.ids):
             raise DataError("a slide is listed twice. Each slide has one target: keep one.")
         for bag_id, value in zip(self.ids, self.values, strict=True):
-            if value is not None and not _fits(self.target, value):
+            if value is not None and not _fits_target(self.target, value):
                 raise DataError(
                     f"slide {bag_id!r}: {value!r} is no value of the task {self.task!r}. Expected: "
                     f"{EXPECTED[self.task]}."
@@ -240,7 +240,7 @@ def target_from_json(content: Mapping[str, Any]) -> Target:
     task = fields.pop("task", None)
     if task not in TARGETS:
         raise DataError(f"task {task!r}: one of {', '.join(TARGETS)} is expected.")
-    texts = (value for value in fields.values() for value in _parts(value))
+    texts = (value for value in fields.values() for value in _as_parts(value))
     if not all(isinstance(text, str) for text in texts):
         raise DataError(f"the target {content!r} has a name that is not text.")
     tuples: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
@@ -274,11 +274,11 @@ def targets_from_json(content: Mapping[str, Any]) -> Targets:
         ) from None
 
 
-def _parts(value: Any) -> Sequence[Any]:
+def _as_parts(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def _check_names(names: Sequence[str], noun: str, least: int = 2) -> None:
+def _check_output_names(names: Sequence[str], noun: str, least: int = 2) -> None:
     if not least <= len(names) <= MOST_OUTPUTS or len(set(names)) < len(names):
         raise DataError(
             f"{noun} {list(names)[:5]}: {least} to {MOST_OUTPUTS} different names are expected, "
@@ -286,12 +286,12 @@ def _check_names(names: Sequence[str], noun: str, least: int = 2) -> None:
         )
 
 
-def _fits(target: Target, value: object) -> bool:
+def _fits_target(target: Target, value: object) -> bool:
     if isinstance(target, SurvivalTarget):
         pair = isinstance(value, tuple) and len(value) == 2
-        return pair and _is_number(value[0]) and isinstance(value[1], bool)  # type: ignore[index]
+        return pair and _is_finite_number(value[0]) and isinstance(value[1], bool)  # type: ignore[index]
     if isinstance(target, NumberTarget):
-        return _is_number(value)
+        return _is_finite_number(value)
     if isinstance(target, GradeTarget):
         whole = isinstance(value, int) and not isinstance(value, bool)
         return whole and 0 <= value < len(target.grades)  # type: ignore[operator]
@@ -305,5 +305,5 @@ def _fits(target: Target, value: object) -> bool:
     )
 
 
-def _is_number(value: object) -> bool:
+def _is_finite_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -18,6 +18,13 @@ from scmil.errors import BagError, OptionError, ShapeError
 from scmil.models import aggregators
 from scmil.models.aggregators import Embedding, Prediction
 from scmil.models.aggregators.rrt import RRTEncoder
+from scmil.models.objectives import (
+    Objective,
+    model_outputs,
+    numbers_of,
+    objective_from_json,
+    objective_json,
+)
 from scmil.sparse_coding.equations import random_dictionary
 from scmil.sparse_coding.kernel_numpy import TINY
 from scmil.sparse_coding.kernel_torch import in_transform
@@ -51,7 +58,8 @@ class MILModel(nn.Module):
         super().__init__()
         self.embed, self.refine, self.aggregate = embed, refine, aggregate
         self.dim = dim
-        self.output = "softmax"  # one of `OUTPUTS`
+        self.output = "softmax"  # one of `OUTPUTS`, or the name of the objective
+        self.objective: Objective | None = None  # of a task other than classes
         # The arguments of `build_model`; models without them cannot be saved.
         self.spec: dict[str, Any] | None = None
 
@@ -62,18 +70,22 @@ class MILModel(nn.Module):
 
     def probabilities(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
         """The class probabilities for logits: their softmax, or with `output="sigmoid"` one sigmoid
-        per class, which need not sum to one.
+        per class, which need not sum to one; for another task the outputs of its objective, such as
+        survival probabilities or a number.
 
         >>> model = build_model(8, 2, output="sigmoid")
         >>> model.probabilities(torch.zeros(2))
         tensor([0.5000, 0.5000])
         """
+        if self.objective is not None:
+            return self.objective.outputs(numbers_of(self.objective, logits))
         return logits.sigmoid() if self.output == "sigmoid" else logits.softmax(-1)
 
     def loss(self, prediction: Prediction, label: Tensor | int) -> Tensor:
         """Loss of the bag and of its auxiliary logits, with the weights that the aggregator
         declares: cross-entropy; with `output="sigmoid"` the binary cross-entropy of the classes.
-        The `own_loss` of the aggregator, if it has one, is added.
+        The `own_loss` of the aggregator, if it has one, is added. For another task, `label` has the
+        numbers of the target (`Targets.array`), and the loss is that of its objective.
 
         >>> model = build_model(8, 2, "dsmil", seed=0)
         >>> model.loss(model(torch.ones(3, 8)), 1).shape
@@ -84,7 +96,7 @@ class MILModel(nn.Module):
         loss = bag_weight * self._cross_entropy(prediction.logits, target)
         if prediction.auxiliary:
             further = torch.stack(prediction.auxiliary)
-            expanded = target.expand(len(further))
+            expanded = target.expand(len(further), *target.shape)
             loss = loss + auxiliary_weight * self._cross_entropy(further, expanded)
         own_loss: Callable[[Prediction, Tensor], Tensor] | None
         if (own_loss := getattr(self.aggregate, "own_loss", None)) is not None:
@@ -92,6 +104,8 @@ class MILModel(nn.Module):
         return loss
 
     def _cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.objective is not None:
+            return self.objective.losses(numbers_of(self.objective, logits), target).mean()
         if self.output == "softmax":
             return F.cross_entropy(logits, target)
         classes = torch.arange(logits.shape[-1], device=logits.device)
@@ -189,7 +203,7 @@ def build_model(
     *,
     refine: str | None = None,
     embed: Sequence[int] | Mapping[str, Any] | None = None,
-    output: str = "softmax",
+    output: str | Mapping[str, Any] = "softmax",
     seed: int | None = None,
 ) -> MILModel:
     """Build a model from the names of its modules.
@@ -210,6 +224,8 @@ def build_model(
             `{"widths": [512], "bias": False}`; that of the aggregator by default.
         output: `"softmax"`, or `"sigmoid"` for one independent probability per class. Aggregators
             that learn one score for two classes need softmax, which is the sigmoid of that score.
+            For another task, the JSON values of an objective (`models.objectives`); `classes` is
+            then its number of outputs.
         seed: Seed of the initial weights; torch's global generator by default.
 
     Returns:
@@ -236,10 +252,9 @@ def build_model(
         refine=refine,
         embed=embed,
     )
-    if output not in OUTPUTS:
-        raise OptionError(f"output = {output!r}. Known: {', '.join(OUTPUTS)}.")
+    objective = _read_objective(output, classes)
     if output != "softmax":  # as in the files of versions that knew no other
-        spec["output"] = output
+        spec["output"] = output if objective is None else objective_json(objective)
     if isinstance(classes, int) and classes < 2:
         raise OptionError(f"classes = {classes}: a model needs at least two classes.")
     if problem := options_problem(spec):
@@ -280,8 +295,33 @@ def build_model(
             ),
             dim,
         )
-    model.spec, model.output = spec, output
+    model.spec, model.objective = spec, objective
+    model.output = str(output) if objective is None else str(spec["output"]["name"])
+    _check_own_loss(model, name)
     return model
+
+
+def _read_objective(output: str | Mapping[str, Any], classes: int) -> Objective | None:
+    """The objective of a task other than classes; None for classes."""
+    if not isinstance(output, Mapping):
+        if output not in OUTPUTS:
+            raise OptionError(f"output = {output!r}. Known: {', '.join(OUTPUTS)}.")
+        return None
+    objective = objective_from_json(output)
+    if classes != (expected := model_outputs(objective)):
+        raise OptionError(
+            f"classes = {classes}: the objective {output.get('name')!r} needs {expected} outputs."
+        )
+    return objective
+
+
+def _check_own_loss(model: MILModel, name: str) -> None:
+    """Raise if the aggregator adds a loss that needs a class, and the task has none."""
+    if model.objective is not None and getattr(model.aggregate, "own_loss", None) is not None:
+        raise OptionError(
+            f"the aggregator {name!r} has a loss of its own that needs classes, so it cannot be "
+            f"trained for the task {model.objective.task!r}. Choose another aggregator."
+        )
 
 
 def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.Module:

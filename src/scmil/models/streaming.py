@@ -30,7 +30,7 @@ from scmil.models.model import check_bag
 from scmil.sparse_coding.layer import SparseCoding
 from scmil.sparse_coding.released import ReleasedSparseCoding
 
-# FeatureRows per block in prediction: 16 MiB for 512 dimensions; larger blocks are not faster.
+# Rows per block in prediction: 16 MiB for 512 dimensions; larger blocks are not faster.
 BLOCK_ROWS = 8192
 # Kernels with two passes cache up to 128 MiB of refined rows, and recompute them in larger bags.
 CACHED_NUMBERS = 2**25

@@ -31,6 +31,13 @@ class Interval(NamedTuple):
     high: float
 
 
+class MetricEstimate(NamedTuple):
+    """A metric with its 95 % interval."""
+
+    value: float
+    interval: Interval
+
+
 def bootstrap_interval(
     values: ArrayLike,
     groups: Groups | None = None,

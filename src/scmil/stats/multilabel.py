@@ -71,15 +71,38 @@ def score_multilabel(
     """
     y, p = _check_multilabel(names, truth, probabilities)
     rows = {name: _score_label(y[:, i], p[:, i], threshold, groups) for i, name in enumerate(names)}
-    values = _macro(y, p, threshold, np.arange(len(y)))
     intervals = statistic_intervals(
         lambda drawn: _macro(y, p, threshold, drawn), len(y), groups, draws, seed
     )
     return MultilabelScores(
         rows,
-        dict(zip(MACRO, values, strict=True)),
+        macro_scores(y, p, threshold),
         dict(zip(MACRO, intervals, strict=True)),
     )
+
+
+def macro_scores(
+    truth: ArrayLike, probabilities: ArrayLike, threshold: float = 0.5
+) -> dict[str, float]:
+    """The mean metrics over the labels of which both values occur.
+
+    Args:
+        truth: 1, 0, or NaN where a label is missing (n, labels).
+        probabilities: Predicted probabilities of 1 (n, labels).
+        threshold: A label is predicted if its probability is above it.
+
+    Returns:
+        The means by the name of the metric; NaN if no label can be scored.
+
+    Raises:
+        DataError: If shapes or values are invalid.
+
+    >>> macro_scores([[1, 0], [0, 0]], [[0.9, 0.2], [0.3, 0.8]])["auc"]
+    1.0
+    """
+    names = [str(i) for i in range(np.shape(truth)[-1])]
+    y, p = _check_multilabel(names, truth, probabilities)
+    return dict(zip(MACRO, _macro(y, p, threshold, np.arange(len(y))), strict=True))
 
 
 def _score_label(y: Numbers, p: Numbers, threshold: float, groups: Groups | None) -> LabelScores:

@@ -210,7 +210,7 @@ def auc_variance(x: float, positive: float, negative: float) -> float:
 
 
 def auc_variance_scale(
-    positive: NDArray[np.bool_], scores: Numbers, value: float, size: float
+    positive: NDArray[np.bool_], scores: Numbers, value: float, effect: float = 1.0
 ) -> float:
     """How much larger the variance of an AUC is than that of normal scores with equal variances.
 
@@ -221,23 +221,23 @@ def auc_variance_scale(
         positive: Whether each sample is positive (b,).
         scores: The score of each sample (b,).
         value: The AUC of the scores.
-        size: The effective number of samples.
+        effect: The design effect of the patients, by which sample sizes are divided.
 
-    >>> auc_variance_scale(np.array([True, False] * 4), np.array([0.9, 0.1] * 4), 1.0, 8)
+    >>> auc_variance_scale(np.array([True, False] * 4), np.array([0.9, 0.1] * 4), 1.0)
     1.0
     """
-    m, n = int(positive.sum()), int((~positive).sum())
-    if min(m, n) < 2:
+    sizes = [int(own.sum()) / effect for own in (positive, ~positive)]
+    if min(sizes) <= 1:
         return 1.0
     influence = _auc_influence(positive, scores, value)
-    observed = sum(
-        float(part @ part) * len(part) / (len(part) - 1)
-        for part in (influence[positive], influence[~positive])
+    observed = effect * sum(
+        float(influence[own] @ influence[own]) * size / (size - 1)
+        for own, size in zip((positive, ~positive), sizes, strict=True)
     )
-    least = 0.5 / (m * n)
+    least = 0.5 / (sizes[0] * sizes[1])
     x = NormalDist().inv_cdf(min(max(value, least), 1 - least))
-    weight = size / (size + PRIOR_PATIENTS)
-    return max(1.0, weight * observed / auc_variance(x, m, n) + 1 - weight)
+    weight = sum(sizes) / (sum(sizes) + PRIOR_PATIENTS)
+    return max(1.0, weight * observed / auc_variance(x, *sizes) + 1 - weight)
 
 
 def _normal_cdf(x: float) -> float:
@@ -314,7 +314,7 @@ def _auc_of_scores(
         return UNKNOWN
     value = auc(positive.astype(int), np.stack([1 - scores, scores], 1))
     effect = _auc_design_effect(positive, scores, units, value)
-    scale = auc_variance_scale(positive, scores, value, (m + n) / effect)
+    scale = auc_variance_scale(positive, scores, value, effect)
     return auc_interval(value, m / effect, n / effect, scale)
 
 

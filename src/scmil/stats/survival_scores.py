@@ -8,7 +8,6 @@ training split. The bootstrap does not estimate these weights again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +17,7 @@ from scmil.errors import DataError
 from scmil.stats.bootstrap import (
     Groups,
     Interval,
+    MetricEstimate,
     draw_counts,
     number_groups,
     percentile_interval,
@@ -37,13 +37,6 @@ from scmil.stats.concordance import (
 )
 from scmil.stats.small_samples import PRIOR_PATIENTS, UNKNOWN
 from scmil.stats.survival import censoring_distribution, check_survival, kaplan_meier
-
-
-class SurvivalScore(NamedTuple):
-    """A metric with its 95 % interval."""
-
-    value: float
-    interval: Interval
 
 
 def time_dependent_auc(
@@ -168,7 +161,7 @@ def survival_intervals(
     groups: Groups | None = None,
     draws: int = 2000,
     seed: int = 0,
-) -> dict[str, SurvivalScore]:
+) -> dict[str, MetricEstimate]:
     """All survival metrics with 95 % intervals over patients.
 
     The concordances and the AUC at a time have score intervals, which have a width at 1; the mean
@@ -200,8 +193,8 @@ def survival_intervals(
     t, e, r = check_risk(times, events, risk)
     units = number_groups(groups, len(t))
     scores = {
-        "c_index": SurvivalScore(concordance(t, e, r), concordance_interval(t, e, r, groups)),
-        "uno_c": SurvivalScore(
+        "c_index": MetricEstimate(concordance(t, e, r), concordance_interval(t, e, r, groups)),
+        "uno_c": MetricEstimate(
             concordance_ipcw(t, e, r, censoring=censoring),
             concordance_interval(t, e, r, groups, ipcw=True, censoring=censoring),
         ),
@@ -212,19 +205,21 @@ def survival_intervals(
         scorers["auc"] = _mean_scorer(pairs, _event_shares(at, t, e))
         for point, own in zip(at, pairs, strict=True):
             interval = _auc_at_interval(own, t, e, units, point)
-            scores[f"auc@{point:g}"] = SurvivalScore(single_value(own, len(t)), interval)
+            scores[f"auc@{point:g}"] = MetricEstimate(single_value(own, len(t)), interval)
     if survival is not None and len(at) > 1:
         loss = _brier_losses(t, e, survival, at, censoring) @ _trapezoid_weights(at)
         scorers["integrated_brier"] = lambda counts: (counts @ loss) / counts.sum(1)
     return scores | {
-        name: SurvivalScore(
-            float(scorer(np.ones((1, len(t))))[0]), _resampled(scorer, units, draws, seed)
+        name: MetricEstimate(
+            float(scorer(np.ones((1, len(t))))[0]), _bootstrap_of_scorer(scorer, units, draws, seed)
         )
         for name, scorer in scorers.items()
     }
 
 
-def _resampled(scorer: Scorer, units: NDArray[np.int64], draws: int, seed: int) -> Interval:
+def _bootstrap_of_scorer(
+    scorer: Scorer, units: NDArray[np.int64], draws: int, seed: int
+) -> Interval:
     patients = int(units.max()) + 1
     if patients < 2:
         return UNKNOWN

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scmil.bags.bag import Bag
 from scmil.bags.loader import Loader, ids_of, labels_of
+from scmil.bags.targets import Targets, target_json
 from scmil.core.atomic import write_atomically
 from scmil.core.regular_files import check_regular
 from scmil.errors import ModelFileError
@@ -36,6 +37,7 @@ class TrainingState:
     class_weights: tuple[float, ...] | None
     precision: str
     teacher: MILModel | None = None  # the running mean of the weights, if a recipe asks for one
+    targets: Targets | None = None  # of a task other than classes
 
 
 def identity_of(
@@ -47,6 +49,7 @@ def identity_of(
     *,
     class_weights: tuple[float, ...] | None = None,
     precision: str = DEFAULT_PRECISION,
+    targets: Targets | None = None,
 ) -> dict[str, Any]:
     """Everything that must be equal for a checkpoint to belong to this training."""
     shapes = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -55,6 +58,9 @@ def identity_of(
     # In the default precision, only the class weights are hashed: checkpoints that were written
     # before there was a choice of precision stay valid.
     hashed.append(class_weights if precision == DEFAULT_PRECISION else [class_weights, precision])
+    if targets is not None:
+        values = [[targets.of(i) for i in ids_of(split)] for split in (train, valid or [])]
+        hashed.append([target_json(targets.target), values])
     digest = hashlib.sha256(json.dumps(hashed, default=str).encode()).hexdigest()
     return {
         "recipe": recipe.to_json(),

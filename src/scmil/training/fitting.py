@@ -9,20 +9,19 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scmil.bags.bag import Bag
 from scmil.bags.loader import Loader, ids_of, labels_of
+from scmil.bags.targets import Targets
 from scmil.core.memory import memory_is_kept
 from scmil.core.text import first_names
-from scmil.errors import BagError, DataError, OptionError
-from scmil.models.aggregators import Prediction
+from scmil.errors import DataError, OptionError
 from scmil.models.model import MILModel
 from scmil.models.streaming import forward_bag, predict_bag
 from scmil.sparse_coding.layer import SparseCoding
@@ -46,6 +45,12 @@ from scmil.training.regularisation import (
     make_teacher,
     update_teacher,
 )
+from scmil.training.steps import apply_to_bag, autocast_to, modules_of
+from scmil.training.target_steps import (
+    check_bag_targets,
+    evaluate_targets,
+    train_target_epoch,
+)
 
 # Precisions of matrix products in training; "float32" means that of the model's weights.
 PRECISIONS = (DEFAULT_PRECISION, "bfloat16")
@@ -61,6 +66,7 @@ def fit(
     progress: Callable[[int], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     class_weights: Sequence[float] | None = None,
+    targets: Targets | None = None,
     device: str | torch.device = "cpu",
     precision: str = DEFAULT_PRECISION,
 ) -> History:
@@ -81,6 +87,9 @@ def fit(
         checkpoint: File that is written after each epoch, and from which a training resumes.
         class_weights: Factors of the loss of training bags, one per class; the validation loss is
             not weighted.
+        targets: Values of the bags for a model of another task than classes, whose `output` is an
+            objective. The best epoch is then that with the highest concordance, R², kappa or macro
+            AUC. A Cox model takes a step for each risk set of bags.
         device: Where to compute; afterwards the model is moved back.
         precision: `"float32"`, or `"bfloat16"` for matrix products in bfloat16 (about twice as fast
             on slides if the processor supports it); weights keep their precision.
@@ -89,7 +98,7 @@ def fit(
         Losses and validation metrics of each epoch.
 
     Raises:
-        DataError: If there are no training bags, or bags without a label.
+        DataError: If there are no training bags, or bags without a label or target.
         BagError: If the model cannot process a bag, or its aggregator uses tile positions and a
             bag has none; the message names it.
         OptionError: If weights, device or precision are invalid, or `recipe.patience` is set
@@ -103,19 +112,21 @@ def fit(
     (3, True)
     """
     recipe = recipe or Recipe()
-    check_labels(train)
-    if valid is not None:
-        check_labels(valid)
-    elif recipe.patience is not None:
+    for bags in (train,) if valid is None else (train, valid):
+        _check_answers(model, bags, targets)
+    if valid is None and recipe.patience is not None:
         raise OptionError(
             f"patience = {recipe.patience} needs validation bags, and none were given. "
             "Pass `valid`, or leave patience out."
         )
     check_precision(precision)
     check_regularisation(model, recipe.regularisation)
-    weights = (
-        None if class_weights is None else check_class_weights(class_weights, labels_of(train))
-    )
+    if targets is not None and recipe.regularisation.is_on:
+        raise OptionError(
+            f"the options of regularisation need classes, and the task is {targets.task!r}. "
+            "Leave them out."
+        )
+    weights = _weights_of(class_weights, train, targets)
     with own_randomness(), memory_is_kept(), _moved_to(model, device):
         parameters, groups = dict(model.named_parameters()), parameter_groups(model, recipe)
         optimiser = make_optimiser(
@@ -134,9 +145,17 @@ def fit(
             class_weights=weights,
             precision=precision,
             teacher=make_teacher(model, recipe.regularisation),
+            targets=targets,
         )
         identity = identity_of(
-            model, train, valid, recipe, seed, class_weights=weights, precision=precision
+            model,
+            train,
+            valid,
+            recipe,
+            seed,
+            class_weights=weights,
+            precision=precision,
+            targets=targets,
         )
         file = None if checkpoint is None else TrainingCheckpoint(Path(checkpoint), identity)
         start = file.load_into(state) if file else 0
@@ -168,7 +187,7 @@ def fit(
 
 @torch.no_grad()
 def predict(model: MILModel, bags: Sequence[Bag], device: str | torch.device = "cpu") -> Tensor:
-    """Predict the class probabilities of bags.
+    """Predict the class probabilities of bags, or the outputs of the objective of another task.
 
     Args:
         model: A trained model; its mode and device are the same afterwards.
@@ -176,7 +195,8 @@ def predict(model: MILModel, bags: Sequence[Bag], device: str | torch.device = "
         device: Where to compute.
 
     Returns:
-        Probabilities (bags, classes), on the CPU.
+        Probabilities (bags, classes), on the CPU. Of other tasks: survival through each bin, the
+        risk of a Cox model, a number, the probability of each grade or of each label.
 
     Raises:
         BagError: If the model cannot process a bag; the message names it.
@@ -204,6 +224,24 @@ def check_labels(bags: Sequence[Bag]) -> None:
         raise DataError(
             f"bags without a label: {first_names(unlabelled, 5)}. Label them, or leave them out."
         )
+
+
+def _check_answers(model: MILModel, bags: Sequence[Bag], targets: Targets | None) -> None:
+    """Raise if a bag has no label, or no target for a model of another task."""
+    if targets is None and model.objective is None:
+        check_labels(bags)
+    else:
+        check_bag_targets(model, bags, targets)
+
+
+def _weights_of(
+    class_weights: Sequence[float] | None, train: Sequence[Bag], targets: Targets | None
+) -> tuple[float, ...] | None:
+    if class_weights is None:
+        return None
+    if targets is not None:
+        raise OptionError(f"class_weights need classes, and the task is {targets.task!r}.")
+    return check_class_weights(class_weights, labels_of(train))
 
 
 def weigh_classes(
@@ -269,6 +307,8 @@ def _train_epoch(
     state: TrainingState, train: Sequence[Bag], recipe: Recipe, seed: int, epoch: int
 ) -> float:
     """Take a step for each bag; returns the mean loss."""
+    if state.targets is not None:
+        return train_target_epoch(state, train, recipe, seed, epoch)
     model, optimiser, total = state.model, state.optimiser, 0.0
     constrained = constrained_layers(model).values()
     regularised = (
@@ -277,7 +317,7 @@ def _train_epoch(
             recipe.regularisation,
             state.teacher,
             state.class_weights,
-            partial(_apply_to_bag, forward_bag),
+            partial(apply_to_bag, forward_bag),
         )
         if recipe.regularisation.is_on
         else None
@@ -289,11 +329,11 @@ def _train_epoch(
         set_rate(optimiser, recipe.rate(epoch, epoch * len(train) + step))
         optimiser.zero_grad(set_to_none=True)
         label = int(bag.label or 0)
-        with _autocast(state.precision, model):
+        with autocast_to(state.precision, model):
             if regularised is not None:
                 loss = regularised.loss(bag, draw_partner(train, recipe.regularisation))
             else:
-                loss = model.loss(_apply_to_bag(forward_bag, model, bag), label)
+                loss = model.loss(apply_to_bag(forward_bag, model, bag), label)
         if state.class_weights is not None and regularised is None:
             loss = loss * state.class_weights[label]
         loss.backward()
@@ -306,13 +346,6 @@ def _train_epoch(
             update_teacher(state.teacher, model, recipe.regularisation.teacher_momentum)
         total += loss.item()
     return total / len(train)
-
-
-def _autocast(precision: str, model: MILModel) -> AbstractContextManager[Any]:
-    """Context manager: matrix products in the given precision."""
-    if precision == DEFAULT_PRECISION:
-        return nullcontext()
-    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16)
 
 
 def check_precision(precision: str) -> None:
@@ -339,42 +372,28 @@ def _patience_is_over(history: History, recipe: Recipe) -> bool:
     )
 
 
-def modules_of(model: MILModel) -> list[nn.Module]:
-    """The modules whose gradients are clipped separately: embedding, refinement, and the
-    aggregator's `clip_groups()`, by default its children.
-    """
-    if groups := getattr(model.aggregate, "clip_groups", None):
-        return [model.embed, model.refine, *groups()]
-    children = [
-        child for child in model.aggregate.children() if any(True for _ in child.parameters())
-    ]
-    return [model.embed, model.refine, *(children or [model.aggregate])]
-
-
 def _evaluate_epoch(state: TrainingState, valid: Sequence[Bag], epoch: int) -> None:
     """Record the validation metrics of an epoch, and its weights if it is the best so far."""
     state.model.eval()
     with torch.no_grad():
-        probabilities = _predict_all(state.model, state.loader.read(valid)).double()
+        if state.targets is not None:
+            evaluate_targets(state, valid)
+        else:
+            probabilities = _predict_all(state.model, state.loader.read(valid)).double()
+            _evaluate_classes(state.history, valid, probabilities)
+    if state.history.best_epoch == epoch:
+        state.best = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
+
+
+def _evaluate_classes(history: History, valid: Sequence[Bag], probabilities: Tensor) -> None:
     labels = torch.tensor([int(label or 0) for label in labels_of(valid)])
     chosen = probabilities[torch.arange(len(labels)), labels].clamp(min=1e-12)
-    history = state.history
     history.valid_loss.append(-chosen.log().mean().item())
     history.valid_accuracy.append(accuracy(labels.numpy(), probabilities.numpy()))
     history.valid_auc.append(auc(labels.numpy(), probabilities.numpy()))
-    if history.best_epoch == epoch:
-        state.best = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
 
 
 def _predict_all(model: MILModel, bags: Iterable[Bag]) -> Tensor:
     """Probabilities (bags, classes)."""
-    logits = (_apply_to_bag(predict_bag, model, bag).logits for bag in bags)
+    logits = (apply_to_bag(predict_bag, model, bag).logits for bag in bags)
     return torch.stack([model.probabilities(one).cpu() for one in logits])
-
-
-def _apply_to_bag(function: Callable[..., Prediction], model: MILModel, bag: Bag) -> Prediction:
-    """Apply a function to the features and positions of a bag; errors name the bag."""
-    try:
-        return function(model, bag.features, xy=bag.xy)
-    except BagError as error:
-        raise type(error)(f"bag {bag.id!r}: {error}") from None

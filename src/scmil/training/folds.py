@@ -85,7 +85,7 @@ def fit_folds(
         DataError: If there are no bags, or bags without a label.
         BagError: If the aggregator uses tile positions and a bag has none; the message names it.
         SplitError: If the numbers of models and splits differ, or are zero.
-        OptionError: If `look` or `class_weights` are invalid.
+        OptionError: If `look` or `class_weights` are invalid, or the models are not classifiers.
 
     >>> from scmil import build_model
     >>> from scmil.bags.splits import stratified_folds
@@ -97,7 +97,6 @@ def fit_folds(
     ((2, 3, 6, 2), (2, 3))
     """
     recipe = recipe or Recipe()
-    check_labels(bags)
     if len(models) != len(splits) or not models:
         raise SplitError(
             f"{len(models)} models for {len(splits)} splits: "
@@ -105,6 +104,12 @@ def fit_folds(
         )
     if look not in ("every", "last"):
         raise OptionError(f"look = {look!r}: 'every' or 'last' is expected.")
+    if models[0].objective is not None:
+        raise OptionError(
+            f"fit_folds trains classifiers, and these models are for the task "
+            f"{models[0].objective.task!r}. Train each fold with fit."
+        )
+    check_labels(bags)
     check_positions(models[0], bags)
     weights = None if class_weights is None else _stack_class_weights(class_weights, bags, splits)
     task = _FoldsTask(tuple(bags), recipe, seed, standardise, look, weights)

@@ -17,6 +17,8 @@ class History:
     valid_loss: list[float] = field(default_factory=list)
     valid_accuracy: list[float] = field(default_factory=list)
     valid_auc: list[float] = field(default_factory=list)
+    # Of tasks other than classes: concordance, R², kappa or macro AUC.
+    valid_score: list[float] = field(default_factory=list)
     # |D|^2 / mu of the sparse coding layer; empty for models without one.
     step: list[float] = field(default_factory=list)
     # The first epoch that may be chosen. Without an annotation it is not a field: it belongs to the
@@ -63,5 +65,7 @@ class History:
         skipped = self.first_candidate - 1
         if not self.valid_loss[skipped:]:
             return None
-        best = best_candidate(self.valid_auc[skipped:], self.valid_loss[skipped:])
+        best = best_candidate(
+            (self.valid_score or self.valid_auc)[skipped:], self.valid_loss[skipped:]
+        )
         return skipped + best + 1

@@ -17,11 +17,11 @@ from torch.optim.adam import adam
 
 from scmil.models.model import MILModel
 from scmil.models.streaming import call_model
-from scmil.training.fitting import modules_of
 from scmil.training.layer_start import constrained_layers
 from scmil.training.optimisers import Group, clip_each, make_optimiser, parameter_groups, set_rate
 from scmil.training.recipes import Recipe
 from scmil.training.stacked_loss import Parameters, stacked_losses
+from scmil.training.steps import modules_of
 
 
 class Stack:

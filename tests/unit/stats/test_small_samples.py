@@ -68,6 +68,17 @@ def test_slides_of_one_patient_count_as_one_if_they_are_alike() -> None:
         assert double[metric] == pytest.approx(single[metric]), metric
 
 
+def test_repeated_slides_do_not_change_the_interval_of_an_auc() -> None:
+    generator = np.random.default_rng(1)
+    labels = np.repeat([0, 1], 15)
+    scores = np.where(labels, generator.normal(0.8, 2, 30), generator.normal(0, 1, 30))
+    p = np.stack([-scores, scores], axis=1)
+    twice = np.repeat(np.arange(30), 2)
+    single = metric_intervals(labels, p, 0.0)["auc"]
+    double = metric_intervals(labels[twice], p[twice], 0.0, twice.tolist())["auc"]
+    assert double == pytest.approx(single, abs=1e-9)
+
+
 def test_the_design_effect_is_that_of_the_patients() -> None:
     """Each patient has two slides, both right or both wrong: half of the slides are information."""
     values = np.repeat([1.0, 0.0, 1.0, 1.0, 0.0, 1.0] * 20, 2)
@@ -141,8 +152,8 @@ def test_unequal_spreads_widen_the_interval_of_an_auc() -> None:
     labels = np.repeat([1, 0], [50, 150]).astype(bool)
     scores = np.where(labels, generator.normal(2, 3, 200), generator.normal(0, 1, 200))
     value = float((scores[labels][:, None] > scores[~labels]).mean())
-    scale = auc_variance_scale(labels, scores, value, 200)
+    scale = auc_variance_scale(labels, scores, value)
     assert scale > 1.2
     plain, scaled = auc_interval(value, 50, 150), auc_interval(value, 50, 150, scale)
     assert scaled.low < plain.low < value < plain.high < scaled.high
-    assert auc_variance_scale(np.array([True, False]), np.array([1.0, 0.0]), 1.0, 2) == 1.0
+    assert auc_variance_scale(np.array([True, False]), np.array([1.0, 0.0]), 1.0) == 1.0

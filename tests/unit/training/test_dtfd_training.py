@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from scmil import Bag, MILModel, build_model, fit
-from scmil.training.fitting import modules_of
 from scmil.training.randomness import epoch_order, step_seed
 from scmil.training.recipes import recipe
+from scmil.training.steps import modules_of
 
 
 def train_as_published(model: MILModel, bags: list[Bag], limit: float) -> None:
