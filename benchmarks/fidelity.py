@@ -22,9 +22,11 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from golden_cases import CASES, LAYERS, Golden, largest_differences, onednn  # noqa: E402
+from golden_cases import CASES, LAYERS, largest_differences, onednn  # noqa: E402
+from golden_numbers import Golden  # noqa: E402
 
 RESULTS = HERE / "results" / "fidelity.json"
+LAYER_NAMES = {"sc": "sparse coding, released", "rrt": "rrt", "s4d": "s4mil"}
 CLOSE = 1e-5  # largest accepted difference
 
 
@@ -34,7 +36,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     aggregators = {case.file: case.aggregator for case in CASES}
-    aggregators |= dict.fromkeys(LAYERS, "sparse coding, released")
+    aggregators |= {name: LAYER_NAMES[name.split("_")[0]] for name in LAYERS}
     with onednn(False):
         found = largest_differences(lambda name: print(name, flush=True))
     files: dict[str, Any] = {}

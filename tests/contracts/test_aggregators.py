@@ -40,8 +40,12 @@ every_arm = pytest.mark.parametrize(
 )
 
 
-def model_for(name: str, arm: dict[str, Any], classes: int = 2) -> MILModel:
-    return build_model(DIM, classes, name, seed=0, **arm)
+# Options for aggregators whose own widths take minutes.
+SIZES: dict[str, dict[str, Any]] = {"dgr-mil": {"width": 32, "warm_up": 1}}
+
+
+def model_for(name: str, arm: dict[str, Any], classes: int = 2, seed: int = 0) -> MILModel:
+    return build_model(DIM, classes, {"name": name, **SIZES.get(name, {})}, seed=seed, **arm)
 
 
 def positions(n: int) -> Tensor:
@@ -98,6 +102,15 @@ def test_prediction(name: str, arm: dict[str, Any], n: int, classes: int) -> Non
         assert loss.isfinite()
 
 
+@every_name
+def test_the_rival_of_sparse_coding_stands_in_its_place(name: str) -> None:
+    model = build_model(DIM, 2, name, refine="rrt", seed=0)
+    prediction = call(model, torch.randn(70, DIM))
+    model.loss(prediction, 1).backward()
+    assert prediction.logits.isfinite().all()
+    assert all(p.grad is not None for p in model.refine.parameters())
+
+
 @pytest.mark.slow
 @every_name
 @pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
@@ -123,8 +136,9 @@ def test_float64(name: str, arm: dict[str, Any]) -> None:
 @pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
 def test_the_order_of_instances_is_free_where_it_is_claimed(name: str, arm: dict[str, Any]) -> None:
     model = model_for(name, arm).double().eval()
-    x, order = torch.randn(23, DIM, dtype=torch.float64), torch.randperm(23)
-    straight, shuffled = call(model, x), call(model, x[order], positions(23)[order])
+    # RRT has one instance in each region up to 64, and its order is free.
+    x, order = torch.randn(130, DIM, dtype=torch.float64), torch.randperm(130)
+    straight, shuffled = call(model, x), call(model, x[order], positions(130)[order])
     same = torch.allclose(straight.logits, shuffled.logits, atol=1e-9)
     assert same == model.aggregate.permutation_invariant
     if same:
@@ -139,7 +153,8 @@ def test_gradients_reach_every_parameter(name: str, arm: dict[str, Any]) -> None
     for seed in range(5):  # dropout and dead ReLUs hide some in one draw
         torch.manual_seed(seed)
         model.zero_grad()
-        model.loss(call(model, torch.randn(30, DIM)), seed % 2).backward()
+        # RRT needs more than 64 instances to have several in one region.
+        model.loss(call(model, torch.randn(80, DIM)), seed % 2).backward()
         reached |= {
             key for key, p in model.named_parameters() if p.grad is not None and (p.grad != 0).any()
         }
@@ -242,8 +257,7 @@ def test_folds_train_as_single_models(name: str) -> None:
     splits = [Split((0, 1, 2), (3,)), Split((1, 2, 3), (0,))]
     recipe = Recipe(epochs=2, learning_rate=1e-3)
     models, singles = (
-        [build_model(DIM, 2, name, embed=[9], seed=fold).double() for fold in range(2)]
-        for _ in range(2)
+        [model_for(name, {"embed": [9]}, seed=fold).double() for fold in range(2)] for _ in range(2)
     )
     history = fit_folds(models, bags, splits, recipe, standardise=False)
     assert history.probabilities.shape == (2, 2, 4, 2)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import Golden
+from golden_numbers import Golden
 
 from scmil import Bag, write_bag
 from scmil.viz.viewer import Library
@@ -121,3 +121,13 @@ def test_a_hostile_checkpoint_is_rejected_and_not_run(tmp_path: Path) -> None:
 def test_the_encoder_must_be_named(home: Path, tmp_path: Path) -> None:
     words = ("import-model", home / "tcga.pth", "--as", "dsmil", "--out", tmp_path / "model")
     assert "--encoder" in scmil(*words, check=2).stderr
+
+
+def test_an_option_that_no_tensor_shows_is_given(tmp_path: Path) -> None:
+    torch.save(Golden("stamp_vit").tensors, tmp_path / "vit.pth")
+    words = ("import-model", tmp_path / "vit.pth", "--as", "transformer", "--encoder", "uni")
+    scmil(*words, "--option", "heads=4", "--out", tmp_path / "model")
+    model = json.loads((tmp_path / "model" / "study.json").read_text())["settings"]["model"]
+    assert model["aggregator"]["heads"] == 4
+    refused = scmil(*words, "--option", "heads", check=2)
+    assert "--option 'heads': expected NAME=VALUE, such as heads=4" in refused.stderr

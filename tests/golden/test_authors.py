@@ -9,18 +9,16 @@ import pytest
 import torch
 from golden_cases import (
     CASES,
-    GOLDEN,
     LAYERS,
     NOT_OFFERED,
     Case,
-    Golden,
     compare_case,
     compare_layer,
     onednn,
-    uniform,
 )
+from golden_numbers import GOLDEN, Golden, uniform
 
-from scmil.models.official_weights import convert, layouts
+from scmil.models.official_weights import Choices, convert, layouts
 from scmil.sparse_coding.equations import dct_dictionary
 
 CLOSE = 1e-5
@@ -89,6 +87,31 @@ def test_the_corrected_nystrom_attention_is_not_that_of_the_pinned_library() -> 
     assert expected is not None
     with torch.no_grad():
         assert (model(golden.x(2)).logits - expected[0]).abs().max() > 0.01
+
+
+def test_stamps_mask_and_padding_are_not_ours_and_its_unpadded_bag_is() -> None:
+    """A batch of two bags; the last 4 of 10 tiles of the first are zeros."""
+    golden = Golden("stamp_vit_mask")
+    model = convert(golden.tensors, "transformer", Choices(options={"heads": 4})).model
+    padded, full = golden.x(0).unbind(0)
+    mask = torch.tensor(golden.arrays["mask_0"])
+    expected = {
+        name: torch.tensor(golden.arrays[f"logits_{name}"])
+        for name in ("with_mask", "without_mask", "first_bag_unpadded")
+    }
+    with torch.no_grad():
+        ours = model(padded[~mask[0]]).logits
+        torch.testing.assert_close(
+            ours, expected["first_bag_unpadded"].flatten(), atol=CLOSE, rtol=0
+        )
+        # Zeros that are given as tiles take part, as in the authors' training.
+        both = torch.stack([model(padded).logits, model(full).logits])
+        torch.testing.assert_close(both, expected["without_mask"], atol=CLOSE, rtol=0)
+        assert (ours - expected["without_mask"][0]).abs().max() > 1e-3
+        # With a mask no tile attends to the class token, even if nothing is padded.
+        for bag in (0, 1):
+            tokens = (padded[~mask[0]], full)[bag]
+            assert (model(tokens).logits - expected["with_mask"][bag]).abs().max() > 1e-3
 
 
 def test_a_wrong_entry_of_a_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

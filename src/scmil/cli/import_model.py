@@ -10,6 +10,8 @@ import typer
 from scmil.cli import app
 from scmil.cli.options import TRAINING, Json, Overwrite
 from scmil.cli.output import say, say_json
+from scmil.core.limits import parse_toml
+from scmil.errors import OptionError
 
 
 @app.command("import-model", rich_help_panel=TRAINING)
@@ -23,7 +25,8 @@ def import_model_(
         typer.Option(
             "--as",
             help="Aggregator: abmil, abmil-gated, mean, max, dsmil, transmil, dtfd-afs, "
-            "dtfd-maxmin, ilra, mi-net, mi-net-instance, mi-net-ds or mi-net-rc.",
+            "dtfd-maxmin, ilra, transformer, rrt, wikg, s4mil, patch-gcn, mi-net, mi-net-instance, "
+            "mi-net-ds or mi-net-rc.",
         ),
     ],
     encoder: Annotated[
@@ -66,6 +69,14 @@ def import_model_(
     sc_layers: Annotated[
         int, typer.Option(min=1, help="SC-MIL: number of steps of the sparse coding layer.")
     ] = 5,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Option of the aggregator that no tensor shows, such as heads=4; repeatable.",
+            show_default="the authors' defaults",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -85,7 +96,7 @@ def import_model_(
         aggregator,
         out,
         ImportSettings(encoder, names, size, mpp, threshold, scaling),
-        choices=Choices(groups, pooling, sc_layers),
+        choices=Choices(groups, pooling, sc_layers, _parse_options(option or [])),
         overwrite=overwrite,
     )
     study = imported.study
@@ -110,3 +121,17 @@ def import_model_(
         f"{', '.join(study['classes'])}; probabilities by {imported.output}"
     )
     say(f"Model in {imported.out}. Next: scmil predict {imported.out} BAGS")
+
+
+def _parse_options(texts: list[str]) -> dict[str, object]:
+    """Options from texts NAME=VALUE: numbers, true and false as in TOML, otherwise text."""
+    options: dict[str, object] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise OptionError(f"--option {text!r}: expected NAME=VALUE, such as heads=4.")
+        try:
+            options[name] = parse_toml(f"value = {value}")["value"]
+        except ValueError:
+            options[name] = value
+    return options

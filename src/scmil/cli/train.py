@@ -225,6 +225,14 @@ def compare_(
         str,
         typer.Option(help="Names of aggregators, separated by commas (scmil ls aggregators)."),
     ] = "abmil-gated,dsmil,transmil",
+    refine: Annotated[
+        str,
+        typer.Option(
+            help="Layers to place in front of each aggregator, separated by commas: sc (sparse "
+            "coding), linear (a linear layer of the same width), rrt (the re-embedding of "
+            "RRT-MIL)."
+        ),
+    ] = "sc,linear",
     out: Annotated[
         Path | None,
         typer.Option(help="Output folder of the results.", show_default="a folder in runs/"),
@@ -250,7 +258,8 @@ def compare_(
     Example: `scmil compare bags/ labels.csv --aggregator abmil-gated,dsmil`
 
     Each aggregator is cross-validated with three methods on the same splits: without sparse
-    coding, with sparse coding, and with a linear layer of the same width instead. The baseline is
+    coding, with sparse coding, and with a linear layer of the same width instead; `--refine` adds
+    the re-embedding of RRT-MIL, or leaves one out. The baseline is
     a logistic regression on the mean and the maximum of the features of each bag. The report
     contains differences with confidence intervals, significance tests, cost and a summary. An
     interrupted command resumes when it is repeated.
@@ -270,6 +279,7 @@ def compare_(
         epochs=epochs,
         recipe=recipe,
         selection=selection,
+        refine=[layer.strip() for layer in refine.split(",") if layer.strip()],
     )
     folder = out or Path("runs") / f"{plan.name}-{repeats}x{folds}-{seed}"
     start = study.run_comparison

@@ -17,6 +17,7 @@ from scmil.core.shapes import Float
 from scmil.errors import BagError, OptionError, ShapeError
 from scmil.models import aggregators
 from scmil.models.aggregators import Embedding, Prediction
+from scmil.models.aggregators.rrt import RRTEncoder
 from scmil.sparse_coding.kernel_numpy import TINY
 from scmil.sparse_coding.kernel_torch import in_transform
 from scmil.sparse_coding.layer import SparseCoding
@@ -157,7 +158,9 @@ REFINEMENTS: dict[str, Callable[..., nn.Module]] = {
     "linear": LinearRefine,
     "normalise": Normalise,
     "released": ReleasedSparseCoding,
+    "rrt": RRTEncoder,
 }
+RRT_OPTIONS = ("heads", "kernel", "summaries", "summary_heads", "summary_mlp", "shortcut")
 
 
 def build_model(
@@ -183,7 +186,8 @@ def build_model(
         sparse_coding: True, or a mapping with the options of `SparseCoding`.
         refine: Another layer in the place of sparse coding, with the same options: `"linear"` is
             the capacity control, `"normalise"` has only the normalisation, `"released"` is the
-            layer of the authors' code.
+            layer of the authors' code, `"rrt"` the re-embedding of RRT-MIL, whose output is as wide
+            as its input.
         embed: Widths of the embedding network, or the fields of an `Embedding`:
             `{"widths": [512], "bias": False}`; that of the aggregator by default.
         output: `"softmax"`, or `"sigmoid"` for one independent probability per class. Aggregators
@@ -235,9 +239,10 @@ def build_model(
     embedding: Embedding = getattr(entry.factory, "embedding", Embedding())
     if embed is not None:
         given = dict(embed) if isinstance(embed, Mapping) else {"widths": embed}
-        if unknown := given.keys() - {field.name for field in fields(Embedding)}:
+        known = [field.name for field in fields(Embedding)]
+        if unknown := given.keys() - set(known):
             raise OptionError(
-                f"embed: unknown {', '.join(sorted(unknown))}. It takes: widths, bias, glorot."
+                f"embed: unknown {', '.join(sorted(unknown))}. It takes: {', '.join(known)}."
             )
         embedding = Embedding(**{**given, "widths": tuple(given.get("widths", ()))})
     elif (
@@ -262,7 +267,7 @@ def build_model(
 def _refinement(refine: str | None, dim: int, options: Mapping[str, Any]) -> nn.Module:
     if refine is None:
         return nn.Identity()
-    taken = {"linear": ("atoms", "normalise"), "normalise": ()}.get(
+    taken = {"linear": ("atoms", "normalise"), "normalise": (), "rrt": RRT_OPTIONS}.get(
         refine, tuple(options)
     )  # a control takes fewer options
     options = {key: value for key, value in options.items() if key in taken}

@@ -116,13 +116,17 @@ def _averages(methods: Sequence[Method], judged: Sequence[MethodComparison]) -> 
 
 
 def _kinds(run: Run) -> dict[str, str]:
-    """The kind of each method by its settings: coded, control or baseline; others are omitted."""
+    """The kind of each method by its settings: coded, control, rival or baseline; others are
+    omitted.
+    """
     kinds = {}
     for planned in run.planned:
         model = planned.settings.get("model")
         if isinstance(model, Mapping):
             if model.get("aggregator") == BASELINE:
                 kinds[planned.method] = "baseline"
+            elif model.get("refine") == "rrt":
+                kinds[planned.method] = "rival"
             elif model.get("refine") == "linear":
                 kinds[planned.method] = "control"
             elif model.get("sparse_coding") or model.get("refine") == "sparse-coding":
@@ -152,8 +156,10 @@ def _in_short(run: Run, judged: Sequence[MethodComparison]) -> list[str]:
     return [f"In short: on this data {conclusion}."]
 
 
-def _against_controls(run: Run, judged: Sequence[MethodComparison]) -> list[FoldComparison]:
-    """Sparse coding against the linear layer, for each pair with the same reference method."""
+def _against_controls(
+    run: Run, judged: Sequence[MethodComparison], kind: str = "control"
+) -> list[FoldComparison]:
+    """Sparse coding against another layer, for each pair with the same reference method."""
     kinds = _kinds(run)
     pairs = [
         (
@@ -162,20 +168,29 @@ def _against_controls(run: Run, judged: Sequence[MethodComparison]) -> list[Fold
         )
         for coded in judged
         for plain in judged
-        if (kinds.get(coded.method), kinds.get(plain.method)) == ("coded", "control")
+        if (kinds.get(coded.method), kinds.get(plain.method)) == ("coded", kind)
         and (coded.against, coded.dataset) == (plain.against, plain.dataset)
     ]
     return [compare_pair(run, *pair).accuracy for pair in pairs]
 
 
 def _controls(run: Run, judged: Sequence[MethodComparison]) -> list[str]:
-    """Whether sparse coding helps more than another layer in its place."""
-    if not (pairs := _against_controls(run, judged)):
+    """Whether sparse coding helps more than other layers in its place."""
+    layers = {"control": "a linear layer of the same width", "rival": "RRT's re-embedding"}
+    return [
+        sentence
+        for kind, layer in layers.items()
+        for sentence in _against(layer, _against_controls(run, judged, kind))
+    ]
+
+
+def _against(layer: str, pairs: Sequence[FoldComparison]) -> list[str]:
+    if not pairs:
         return []
     better = sum(each.delta > 0 and each.p < 0.05 for each in pairs)
     worse = sum(each.delta < 0 and each.p < 0.05 for each in pairs)
     mean = change(float(np.mean([each.delta for each in pairs])))
-    start = "Compared with a linear layer of the same width in its place, sparse coding"
+    start = f"Compared with {layer} in its place, sparse coding"
     if not better and not worse:
         return [f"{start} makes no significant difference ({mean})."]
     if worse > better:

@@ -1,4 +1,4 @@
-"""Does sparse coding help on these bags? Three methods per aggregator on the same splits, and one
+"""Does sparse coding help on these bags? Several methods per aggregator on the same splits, and one
 that is not a neural network.
 """
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scmil.errors import OptionError
 from scmil.studies import runner
 from scmil.studies.data import Data
 from scmil.studies.model_folder import Page, Progress
@@ -26,12 +27,13 @@ class ComparisonResult(NamedTuple):
 
 
 BASELINE_ARM = "logistic regression on mean and maximum"
-ABOUT = (
-    "Each aggregator without sparse coding, with it, and with a plain linear layer with ReLU of "
-    "the same width in its place, on the same splits and from the same seeds; beside them a "
-    "logistic regression on the mean and the maximum of each bag's features, which is not a "
-    "network."
-)
+# The layers in front of an aggregator that a comparison knows, and how its report describes them.
+LAYERS = {
+    "sc": "with sparse coding",
+    "linear": "with a plain linear layer with ReLU of the same width in its place",
+    "rrt": "with the re-embedding of RRT-MIL in its place",
+}
+DEFAULT_LAYERS = ("sc", "linear")
 
 
 def comparison(
@@ -45,31 +47,59 @@ def comparison(
     recipe: str = "official",
     selection: str = "nested",
     atoms: int = 256,
+    refine: Sequence[str] = DEFAULT_LAYERS,
 ) -> Page:
     """The experiment as a TOML file would describe it.
+
+    `refine` names the layers that are placed in front of each aggregator, see `LAYERS`.
 
     >>> document = comparison(DataSettings("musk1", True), ["dsmil"])
     >>> [arm["name"] for arm in document["arms"]]
     ['dsmil', 'dsmil + SC', 'dsmil + linear', 'logistic regression on mean and maximum']
     """
+    layers = _checked_layers(refine)
     arms: list[Page] = []
     for name in dict.fromkeys(aggregators):
         plain = {"aggregator": name}
         coded = {**plain, "sparse_coding": {"atoms": atoms}}
+        models = {
+            "sc": coded,
+            "linear": {**coded, "refine": "linear"},
+            "rrt": {**plain, "refine": "rrt"},
+        }
+        arms.append({"name": name, "model": plain})
         arms += [
-            {"name": name, "model": plain},
-            {"name": f"{name} + SC", "against": name, "model": coded},
-            {"name": f"{name} + linear", "against": name, "model": {**coded, "refine": "linear"}},
+            {
+                "name": f"{name} + {'SC' if layer == 'sc' else layer}",
+                "against": name,
+                "model": models[layer],
+            }
+            for layer in layers
         ]
     arms.append({"name": BASELINE_ARM, "model": {"aggregator": baseline.NAME}})
     return {
         "title": f"{Path(data.dataset).stem} · does sparse coding help?",
-        "about": ABOUT,
+        "about": _about(layers),
         "data": data.to_json(),
         "protocol": {"folds": folds, "repeats": repeats, "seed": seed, "selection": [selection]},
         "training": {"recipe": recipe, **({} if epochs is None else {"epochs": epochs})},
         "arms": arms,
     }
+
+
+def _checked_layers(refine: Sequence[str]) -> list[str]:
+    if unknown := [layer for layer in refine if layer not in LAYERS]:
+        raise OptionError(f"refine: unknown {', '.join(unknown)}. Known: {', '.join(LAYERS)}.")
+    return list(dict.fromkeys(refine))
+
+
+def _about(layers: Sequence[str]) -> str:
+    parts = ["Each aggregator without sparse coding", *(LAYERS[layer] for layer in layers)]
+    text = ", ".join(parts[:-1]) + f", and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return (
+        f"{text}, on the same splits and from the same seeds; beside them a logistic regression on "
+        "the mean and the maximum of each bag's features, which is not a network."
+    )
 
 
 def compare_aggregators(

@@ -103,7 +103,7 @@ def import_model(
     (out / STUDY).unlink(missing_ok=True)  # a folder that has it is finished
     for name, content in files.items():
         outputs.write(out / name, content)
-    places = {name: entry.name for name, entry in converted.table.items()}
+    places = {name: entry.name or "unused" for name, entry in converted.table.items()}
     return Imported(out, study, converted.model.output, places)
 
 

@@ -25,14 +25,16 @@ def make_optimiser(
         if tensors
     ]
     beta1, beta2 = recipe.betas
-    if recipe.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=beta1, nesterov=True)
+    if recipe.optimiser in ("sgd", "sgd-momentum"):
+        nesterov = recipe.optimiser == "sgd"
+        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=beta1, nesterov=nesterov)
     if recipe.optimiser.startswith("lookahead-radam"):
         zhang = recipe.optimiser == "lookahead-radam-zhang"
         return (Lookahead if zhang else TransMILLookahead)(
             groups, lr=recipe.learning_rate, betas=(beta1, beta2), decoupled_weight_decay=True
         )
-    return torch.optim.Adam(groups, lr=recipe.learning_rate, betas=(beta1, beta2), fused=True)
+    kind = torch.optim.AdamW if recipe.optimiser == "adamw" else torch.optim.Adam
+    return kind(groups, lr=recipe.learning_rate, betas=(beta1, beta2), fused=True)
 
 
 class Lookahead(torch.optim.RAdam):

@@ -11,6 +11,7 @@ from scmil import ReleasedSparseCoding, SparseCoding, build_model
 from scmil.errors import BagError, OptionError, UnknownNameError
 from scmil.models import model as model_module
 from scmil.models.aggregators import Prediction
+from scmil.models.aggregators.rrt import RRTEncoder
 from scmil.models.cost import count_parameters
 from scmil.models.model import LinearRefine
 
@@ -77,7 +78,7 @@ def test_a_seed_gives_the_same_model_and_leaves_the_global_generator_alone() -> 
         (
             {"embed": {"width": [3]}},
             OptionError,
-            "embed: unknown width. It takes: widths, bias, glorot",
+            "embed: unknown width. It takes: widths, bias, glorot, activation, dropout",
         ),
         ({"classes": 1}, OptionError, "at least two classes"),
         ({"refine": "dense"}, OptionError, "Known: sparse-coding, linear, normalise, released"),
@@ -173,3 +174,30 @@ def test_softmax_is_the_default_output_and_is_not_written_down() -> None:
     assert "output" not in model.spec
     with pytest.raises(OptionError, match=r"output = 'logistic'\. Known: softmax, sigmoid"):
         build_model(8, 2, output="logistic")
+
+
+def test_an_embedding_has_an_activation_and_dropout() -> None:
+    model = build_model(8, 2, "abmil", embed={"widths": [4], "activation": "gelu", "dropout": 0.1})
+    assert [type(part).__name__ for part in model.embed.children()] == ["Linear", "GELU", "Dropout"]
+
+
+@pytest.mark.parametrize(
+    ("embed", "message"),
+    [
+        ({"activation": "swish"}, r"activation = 'swish'\. Known: relu, gelu, leaky-relu"),
+        ({"dropout": 2.0}, r"dropout = 2\.0: a number from 0 to 1 is needed"),
+    ],
+)
+def test_a_bad_embedding_is_an_error(embed: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        build_model(8, 2, "abmil", embed={"widths": [4], **embed})
+
+
+def test_the_re_embedding_of_rrt_stands_in_front_of_any_aggregator() -> None:
+    options = {"atoms": 16, "kernel": 9, "summaries": 2}  # atoms are those of sparse coding
+    model = build_model(20, 2, "dsmil", options, refine="rrt", seed=0)
+    assert isinstance(model.refine, RRTEncoder)
+    assert model.refine.layers[0].position.kernel_size == (9, 1)
+    assert model.aggregate.instance_classifier.in_features == 20
+    assert model(torch.randn(70, 20)).logits.shape == (2,)
+    assert build_model(20, 2, "abmil", refine="rrt").aggregate.classifier.in_features == 512

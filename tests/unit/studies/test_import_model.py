@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import CASES, Case, Golden, onednn, place
+from golden_cases import CASES, Case, onednn, place
+from golden_numbers import Golden
 
 from scmil import Bag, write_bag
 from scmil.bags.formats import open_bags
@@ -39,6 +40,8 @@ def write_bags(case: Case, folder: Path, model: torch.nn.Module, encoder: str = 
     for bag in golden.bags:
         x = place(golden.x(bag), model)
         xy = torch.stack([torch.arange(len(x)) * 256, torch.zeros(len(x), dtype=torch.long)], 1)
+        if (given := golden.get("xy", bag)) is not None:
+            xy = (1000 * given).long()
         origin = {"encoder": encoder, "side_level0": 256.0}
         written = Bag(f"slide_{bag}", x, xy=xy, provenance=origin)
         write_bag(written, folder / f"{written.id}.h5", dtype="float32")
@@ -52,24 +55,32 @@ def expected_probabilities(golden: Golden, bag: int, several: bool) -> list[floa
     if p is None and logits is not None:
         if several:
             return logits[0].sigmoid().tolist()
-        if logits.numel() == 2:
+        if logits.numel() > 1:
             return logits[0].softmax(-1).tolist()
         p = logits.sigmoid()
     assert p is not None
     return [1 - p.item(), p.item()]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.file)
+# The numbers of acmil_ga_mask_all are those of training, with masked tiles.
+PREDICTED = [case for case in CASES if case.file != "acmil_ga_mask_all"]
+
+
+@pytest.mark.parametrize("case", PREDICTED, ids=lambda case: case.file)
 def test_predictions_are_the_probabilities_of_the_authors(case: Case, tmp_path: Path) -> None:
     out = tmp_path / "model"
-    import_model(checkpoint(case, tmp_path), case.aggregator, out, SETTINGS, choices=case.choices)
+    logits = Golden(case.file).get("logits", 0)
+    count = 2 if logits is None else max(2, logits.numel())
+    classes = ["normal", "tumor", "third", "fourth"][:count]
+    settings = ImportSettings("simclr", classes)
+    import_model(checkpoint(case, tmp_path), case.aggregator, out, settings, choices=case.choices)
     model, _ = load_trained_model(out)
     predicted = predict_folder(out, open_bags(write_bags(case, tmp_path / "bags", model)))
     golden = Golden(case.file)
     assert not predicted.failed
     for bag, row in enumerate(predicted.rows):
-        actual = [float(row["p_normal"]), float(row["p_tumor"])]
-        expected = expected_probabilities(golden, bag, "2class" in case.file)
+        actual = [float(row[f"p_{name}"]) for name in classes]
+        expected = expected_probabilities(golden, bag, model.output == "sigmoid")
         assert actual == pytest.approx(expected, abs=1e-5)
 
 

@@ -56,7 +56,9 @@ def test_sgd_equals_that_of_torch_with_nesterov_momentum() -> None:
     )
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "sgd", "lookahead-radam", "lookahead-radam-zhang"])
+@pytest.mark.parametrize(
+    "optimiser", ["adam", "adamw", "sgd", "lookahead-radam", "lookahead-radam-zhang"]
+)
 def test_decay_weights_only_excludes_biases(optimiser: str) -> None:
     def end(**settings: Any) -> list[Tensor]:
         return Toy().with_recipe(optimiser=optimiser, learning_rate=0.1, **settings)

@@ -12,7 +12,7 @@ from torch import nn
 from scmil.errors import OptionError, UnknownNameError
 from scmil.models.aggregators import names as aggregators
 from scmil.training.optimisers import make_optimiser
-from scmil.training.recipes import Recipe, official, recipe, registry
+from scmil.training.recipes import OPTIMISERS, Recipe, official, recipe, registry
 
 NAMES = [
     "paper",
@@ -25,6 +25,15 @@ NAMES = [
     "transmil",
     "dtfd",
     "ilra",
+    "transformer",
+    "rrt",
+    "wikg",
+    "s4mil",
+    "patch-gcn",
+    "clam",
+    "acmil",
+    "attrimil",
+    "dgr-mil",
 ]
 
 # ------------------------------------------------------------------------------------------ by name
@@ -102,6 +111,11 @@ def test_an_unknown_setting_raises_with_a_list_of_the_known_ones() -> None:
         ),
         ("dtfd-maxmin", {"schedule": "steps", "clip": 5.0}),
         ("ilra", {"learning_rate": 1e-4, "weight_decay": 0.0, "schedule": "cosine", "epochs": 100}),
+        ("transformer", {"optimiser": "adamw", "schedule": "one-cycle", "epochs": 32}),
+        ("rrt", {"learning_rate": 2e-4, "weight_decay": 1e-5, "schedule": "cosine"}),
+        ("wikg", {"learning_rate": 1e-4, "weight_decay": 1e-5, "epochs": 100}),
+        ("patch-gcn", {"learning_rate": 2e-4, "weight_decay": 1e-5, "epochs": 20}),
+        ("s4mil", {"weight_decay": 1e-5, "decay_weights_only": True, "epochs": 200}),
         ("mi-net-rc", {"optimiser": "sgd", "schedule": "time-decay", "decay_weights_only": True}),
     ],
 )
@@ -115,6 +129,22 @@ def test_an_aggregator_has_the_recipe_of_its_authors(
 @pytest.mark.parametrize("aggregator", aggregators())
 def test_official_recipes_need_no_validation_bags(aggregator: str) -> None:
     assert official(aggregator).patience is None
+
+
+def test_the_official_recipes_of_the_methods_with_own_losses() -> None:
+    assert official("clam-sb") == official("clam-mb") == recipe("clam")
+    assert official("acmil").optimiser == "adamw"
+    assert official("attrimil").rate(199, 0) == 2e-4
+    dgr = official("dgr-mil")
+    assert (dgr.rate(0, 0), dgr.rate(10, 0)) == (pytest.approx(5e-4 / 11), 5e-4)
+    assert dgr.rate(200, 0) == pytest.approx(1e-5)
+
+
+def test_momentum_without_nesterov_is_plain_sgd() -> None:
+    for name, nesterov in (("sgd", True), ("sgd-momentum", False)):
+        optimiser = make_optimiser(Recipe(optimiser=name), [(nn.Parameter(torch.ones(2, 2)), True)])
+        assert optimiser.param_groups[0]["nesterov"] is nesterov
+        assert optimiser.param_groups[0]["momentum"] == 0.9
 
 
 def test_an_unknown_aggregator_has_no_official_recipe() -> None:
@@ -144,8 +174,8 @@ def test_an_unknown_aggregator_has_no_official_recipe() -> None:
         ("patience", 1.5, "a whole number from 1 to 100000"),
         ("betas", (0.9, 1.0), "two numbers from 0 to below 1"),
         ("betas", (0.9,), "two numbers from 0 to below 1"),
-        ("optimiser", "adamw", "one of adam, sgd, lookahead-radam, lookahead-radam-zhang"),
-        ("schedule", "linear", "one of cosine, constant, time-decay, steps"),
+        ("optimiser", "adagrad", f"one of {', '.join(OPTIMISERS)}"),
+        ("schedule", "linear", "one of cosine, constant, time-decay, steps, one-cycle"),
     ],
 )
 def test_an_invalid_setting_raises(setting: str, value: Any, wanted: str) -> None:
@@ -156,7 +186,7 @@ def test_an_invalid_setting_raises(setting: str, value: Any, wanted: str) -> Non
 
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(OptionError) as caught:
-        Recipe(epochs=0, learning_rate=-1, optimiser="adamw", schedule="linear", clip=-2.0)
+        Recipe(epochs=0, learning_rate=-1, optimiser="adagrad", schedule="linear", clip=-2.0)
     problems = str(caught.value).split("; ")
     assert [problem.split(" = ")[0] for problem in problems] == [
         "epochs", "learning_rate", "clip", "optimiser", "schedule",
@@ -207,6 +237,24 @@ def test_the_step_schedule_equals_that_of_torch() -> None:
         10,
     )
     assert [ours.rate(epoch, step=99) for epoch in range(10)] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("epochs", [2, 3, 10, 32])
+def test_the_one_cycle_schedule_equals_that_of_torch(epochs: int) -> None:
+    ours = Recipe(epochs=epochs, learning_rate=1e-4, schedule="one-cycle")
+    expected = rates_of_torch(
+        lambda optimiser: torch.optim.lr_scheduler.OneCycleLR(
+            optimiser, max_lr=1e-4, total_steps=epochs
+        ),
+        1e-4,
+        epochs,
+    )
+    actual = [ours.rate(epoch, step=99) for epoch in range(epochs)]
+    assert actual == pytest.approx(expected, rel=1e-9)
+
+
+def test_one_epoch_of_one_cycle_has_a_rate() -> None:
+    assert 0 < Recipe(epochs=1, schedule="one-cycle").rate(0, 0) <= 1e-4
 
 
 def test_the_middle_of_an_odd_number_of_epochs_keeps_the_rate() -> None:

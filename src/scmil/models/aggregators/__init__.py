@@ -40,9 +40,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from scmil.core.limits import Bound
 from scmil.core.registry import Entry, Registry
 from scmil.core.shapes import Float
-from scmil.errors import BagError, ShapeError
+from scmil.errors import BagError, OptionError, ShapeError
 
 
 class Prediction(NamedTuple):
@@ -86,15 +87,28 @@ class Evidence(NamedTuple):
     linear: bool = True
 
 
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "leaky-relu": nn.LeakyReLU,
+}
+
+
 @dataclass(frozen=True)
 class Embedding:
-    """The trainable embedding network in front of an aggregator: linear layers with ReLU.
+    """The trainable embedding network in front of an aggregator: linear layers, each with an
+    activation and optionally with dropout.
 
     Args:
         widths: Widths of the layers; without any, there is no network.
         bias: Whether the layers have biases.
         glorot: Initialise with Glorot-uniform weights and zero biases, as Keras does, instead of
             torch's default.
+        activation: `"relu"`, `"gelu"` or `"leaky-relu"`.
+        dropout: Probability of dropout behind each activation.
+
+    Raises:
+        OptionError: If the activation is unknown or the dropout is not a probability.
 
     >>> Embedding(widths=(512,), bias=False).build(dim=1024)
     Sequential(
@@ -106,12 +120,23 @@ class Embedding:
     widths: tuple[int, ...] = ()
     bias: bool = True
     glorot: bool = False
+    activation: str = "relu"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise OptionError(
+                f"embed: activation = {self.activation!r}. Known: {', '.join(ACTIVATIONS)}."
+            )
+        if not Bound(0, 1).holds(self.dropout):
+            raise OptionError(f"embed: dropout = {self.dropout!r}: {Bound(0, 1)} is needed.")
 
     def build(self, dim: int) -> nn.Module:
         """Build the network for features of `dim` dimensions; `nn.Identity` without widths."""
         layers: list[nn.Module] = []
         for width in self.widths:
-            layers += [nn.Linear(dim, width, bias=self.bias), nn.ReLU()]
+            layers += [nn.Linear(dim, width, bias=self.bias), ACTIVATIONS[self.activation]()]
+            layers += [nn.Dropout(self.dropout)] if self.dropout else []
             dim = width
         network = nn.Sequential(*layers) if layers else nn.Identity()
         return glorot_(network) if self.glorot else network
@@ -252,5 +277,15 @@ for _module in (
     "transmil",
     "dtfd",
     "ilra",
+    "clam",
+    "acmil",
+    "attrimil",
+    "dgr",
+    "additive",
+    "transformer",
+    "rrt",
+    "wikg",
+    "s4mil",
+    "patch_gcn",
 ):
     import_module(f"{__name__}.{_module}")

@@ -22,10 +22,9 @@ class ResidualConvolution(nn.Conv2d):
     def __init__(self, heads: int, kernel: int) -> None:
         super().__init__(heads, heads, (kernel, 1), groups=heads, bias=False)
 
-    def forward(self, v: Float[Tensor, "h t e"]) -> Float[Tensor, "h t e"]:
+    def forward(self, v: Float[Tensor, "*b h t e"]) -> Float[Tensor, "*b h t e"]:
         margin = self.kernel_size[0] // 2
-        out: Tensor = super().forward(F.pad(v, (0, 0, margin, margin))[None])
-        return out[0]
+        return super().forward(F.pad(v, (0, 0, margin, margin)))
 
 
 class NystromAttention(nn.Module):
@@ -39,12 +38,18 @@ class NystromAttention(nn.Module):
     """
 
     def __init__(
-        self, dim: int, heads: int, landmarks: int, iterations: int = 6, kernel: int = 33
+        self,
+        dim: int,
+        heads: int,
+        landmarks: int,
+        iterations: int = 6,
+        kernel: int = 33,
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
         self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(0.1))
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
         self.residual = ResidualConvolution(heads, kernel)
 
     def forward(self, x: Float[Tensor, "t d"]) -> tuple[Float[Tensor, "t d"], Float[Tensor, " t"]]:

@@ -1,7 +1,7 @@
 """Checkpoints of the authors of aggregators as models of scmil.
 
 Each module has the layouts of one aggregator: a table from the authors' names of tensors to ours,
-and the sizes of the model from their shapes. To add a layout, such as CLAM's, write a module with a
+and the sizes of the model from their shapes. To add a layout, write a module with a
 dictionary `LAYOUTS` by the name of the aggregator, and list it in `MODULES`.
 """
 
@@ -10,19 +10,35 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scmil.errors import ModelFileError, OptionError
 from scmil.models.model import MILModel, build_model
-from scmil.models.official_weights.layout import Choices, Entry, Layout, Table
+from scmil.models.official_weights.layout import UNUSED, Choices, Entry, Layout, Table
 from scmil.models.official_weights.reading import read_checkpoint
 
 __all__ = ["Choices", "Converted", "convert", "layouts", "read_checkpoint"]
 
-MODULES = ("abmil", "dsmil", "transmil", "dtfd", "ilra", "minet")
+MODULES = (
+    "abmil",
+    "dsmil",
+    "transmil",
+    "dtfd",
+    "ilra",
+    "minet",
+    "clam",
+    "acmil",
+    "attrimil",
+    "dgr",
+    "transformer",
+    "rrt",
+    "wikg",
+    "s4mil",
+    "patch_gcn",
+)
 SHOWN_NAMES = 20  # of an error message
 
 
@@ -69,7 +85,9 @@ def convert(
     """
     layout = _find_layout(tensors, aggregator)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    settings, table = layout.describe(aggregator, shapes, choices or Choices())
+    choices = choices or Choices()
+    settings, table, starts = layout.describe(aggregator, shapes, choices)
+    settings = _add_options(settings, choices.options)
     try:
         with torch.device("meta"):  # no memory, whatever the shapes are
             model = build_model(**settings)
@@ -78,13 +96,31 @@ def convert(
             f"no {aggregator} can be built from these tensors ({error}). Is it the right --as?"
         ) from None
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    _check_names(tensors, table, expected, layout)
+    needed = {name: shape for name, shape in expected.items() if name not in starts}
+    _check_names(tensors, table, needed, layout)
     state = {
-        entry.name: _to_ours(tensors[name], entry, expected[entry.name]).float().contiguous()
-        for name, entry in table.items()
+        name: torch.zeros(value.shape, dtype=value.dtype)
+        for name, value in model.state_dict().items()
+        if name in starts
+        or any(e.name == name and e.form.startswith("row") for e in table.values())
     }
+    for name, entry in table.items():
+        if entry.form.startswith("row"):
+            state[entry.name][int(entry.form[4:])] = tensors[name].flatten()
+        elif entry != UNUSED:
+            tensor = _to_ours(tensors[name], entry, expected[entry.name])
+            state[entry.name] = tensor.float().contiguous()
     model.load_state_dict(state, assign=True)
     return Converted(model.eval(), table, layout.repository)
+
+
+def _add_options(settings: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `build_model` with options that no tensor shows."""
+    embed = {name[6:]: value for name, value in options.items() if name.startswith("embed.")}
+    own = {name: value for name, value in options.items() if not name.startswith("embed.")}
+    if embed:
+        settings = {**settings, "embed": {**(settings.get("embed") or {}), **embed}}
+    return {**settings, "aggregator": {**settings["aggregator"], **own}}
 
 
 def _find_layout(tensors: Mapping[str, Tensor], aggregator: str) -> Layout:
@@ -121,8 +157,9 @@ def _check_names(
     ]
     damaged = [
         name
-        for name, _ in there
-        if not tensors[name].is_floating_point() or not torch.isfinite(tensors[name]).all()
+        for name, entry in there
+        if entry != UNUSED
+        and not (tensors[name].is_floating_point() and torch.isfinite(tensors[name]).all())
     ]
     # A table that does not cover the model, which no file can cause.
     missing += sorted(expected.keys() - {entry.name for entry in table.values()})
@@ -141,6 +178,8 @@ def _check_names(
 
 def _fits(tensor: Tensor, entry: Entry, expected: tuple[int, ...]) -> bool:
     shape = tuple(tensor.shape)
+    if entry.form.startswith("row"):
+        return tensor.numel() == math.prod(expected[1:])
     if entry.form == "flatten":
         return tensor.numel() == math.prod(expected)
     if entry.form == "transpose":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from scmil.core.limits import problem
@@ -18,13 +18,15 @@ class Entry(NamedTuple):
 
     Forms: `same`; `flatten` (other axes, same order of the numbers); `transpose` (Keras' kernels
     are inputs x outputs); `second row` (one score s is the pair of logits (0, s), so that the first
-    row is zero).
+    row is zero); `row 0`, `row 1` (one row of our tensor); `unused` (the tensor has no effect on
+    any output, and no parameter of ours).
     """
 
     name: str
     form: str = "same"
 
 
+UNUSED = Entry("", "unused")
 Table = dict[str, Entry]  # by the authors' name
 
 
@@ -36,11 +38,14 @@ class Choices:
         groups: Number of pseudo-bags of DTFD.
         pooling: Pooling of MI-Net: max, mean or lse.
         sc_layers: Number of steps of the released sparse coding layer.
+        options: Further options of the aggregator that no tensor shows, such as the `heads` of
+            `transformer`; with the prefix `embed.`, fields of the `Embedding`.
     """
 
     groups: int = 4
     pooling: str = "max"
     sc_layers: int = 5
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:
@@ -51,10 +56,13 @@ class Choices:
 
 
 class Description(NamedTuple):
-    """The arguments of `build_model`, and the place of every tensor."""
+    """The arguments of `build_model`, the place of every tensor, and the names of our buffers that
+    a checkpoint does not hold and that start at zero.
+    """
 
     settings: dict[str, Any]
     table: Table
+    starts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def test_the_position_encoding_has_the_right_gradient_at_every_side() -> None:
 
 
 def test_the_aggregators_with_a_convolution_are_known() -> None:
-    assert WITH_CONVOLUTION == ["transmil"]
+    assert WITH_CONVOLUTION == ["transmil", "rrt"]
 
 
 @pytest.mark.parametrize("n", [1, 30, 200, 256])  # 200 is padded to 256 positions
