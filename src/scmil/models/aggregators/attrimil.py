@@ -85,7 +85,7 @@ class AttriMIL(nn.Module):
     def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
         """The weighted values of each class without the biases, which are the constant."""
         scores, values = self.stream(h)
-        bias = torch.cat([classifier.bias for classifier in self.classifiers])
+        bias = torch.cat([classifier.bias for classifier in self.classifiers])  # type: ignore[misc]
         weights = torch.softmax(scores, 0).detach()
         return Evidence(weights * (values - bias), self.bias + bias, linear=False)
 

@@ -118,8 +118,8 @@ class CLAM(nn.Module):
         if not isinstance(self.classifier, nn.ModuleList):
             return linear_evidence(self.classifier, h, attention)
         weights = torch.softmax(self.stream(h)[0], 0).detach()
-        weight = torch.cat([classifier.weight for classifier in self.classifier])
-        bias = torch.cat([classifier.bias for classifier in self.classifier])
+        weight = torch.cat([classifier.weight for classifier in self.classifier])  # type: ignore[misc]
+        bias = torch.cat([classifier.bias for classifier in self.classifier])  # type: ignore[misc]
         return Evidence(weights * (h @ weight.T), bias)
 
     def _instances_at_the_ends(self, scores: Float[Tensor, "n k"]) -> Tensor:
