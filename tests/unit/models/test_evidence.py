@@ -27,7 +27,7 @@ from scmil.models.tile_scores import Scores, score_bag
 DIM = 16
 EXACT = [
     "mean", "max", "mi-net-instance", "mi-net", "mi-net-rc", "abmil", "abmil-gated", "dsmil",
-    "dtfd-maxmin", "dtfd-afs",
+    "dtfd-maxmin", "dtfd-afs", "clam-sb", "clam-mb", "acmil", "attrimil", "additive",
 ]  # fmt: skip
 
 
@@ -116,7 +116,10 @@ def test_these_have_exact_evidence(name: str) -> None:
 
 @pytest.mark.parametrize("name", aggregators.names())
 @pytest.mark.parametrize("classes", [2, 3])
-def test_evidence_and_constant_sum_to_the_logit(name: str, classes: int) -> None:
+def test_evidence_and_constant_sum_to_the_logit(
+    name: str, classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scmil.models.evidence.STEPS", (2,))  # the error need not be small here
     aggregate, h = aggregator(name, classes), embeddings()
     found = evidence_of(aggregate, h, atoms=True)
     logits = predict(aggregate, h).logits.numpy()
@@ -127,7 +130,7 @@ def test_evidence_and_constant_sum_to_the_logit(name: str, classes: int) -> None
         assert found.steps == 0
         assert residual == pytest.approx(0, abs=1e-5)
     else:
-        assert found.steps in STEPS
+        assert found.steps == 2
     if found.atoms is not None:
         by_tile = found.tiles.sum(0, dtype=np.float64)
         assert found.atoms.sum(0) == pytest.approx(by_tile, abs=1e-5)
@@ -138,7 +141,8 @@ def test_evidence_and_constant_sum_to_the_logit(name: str, classes: int) -> None
 )
 def test_an_exact_term_depends_on_its_own_tile_and_its_weight_only(name: str) -> None:
     aggregate, h = aggregator(name), embeddings(6).requires_grad_()
-    terms = aggregate.evidence(h, aggregate(h).attention).terms  # type: ignore[operator]
+    attention = aggregate_bag(aggregate, h, positions(6)).attention
+    terms = aggregate.evidence(h, attention).terms  # type: ignore[operator]
     for i in range(6):
         [gradient] = torch.autograd.grad(terms[i].sum(), h, retain_graph=True)
         others = gradient[[k for k in range(6) if k != i]]
@@ -152,7 +156,7 @@ def test_poolings_that_are_not_linear_get_integrated_gradients(name: str) -> Non
     assert found.errors == pytest.approx(0, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["abmil", "mean", "dtfd-afs"])
+@pytest.mark.parametrize("name", ["abmil", "mean", "dtfd-afs", "clam-sb", "acmil", "additive"])
 def test_evidence_does_not_depend_on_blocks_of_rows(name: str) -> None:
     aggregate, h = aggregator(name), embeddings(20)
     assert aggregate.evidence_by_rows
@@ -160,7 +164,9 @@ def test_evidence_does_not_depend_on_blocks_of_rows(name: str) -> None:
         parts = find_evidence(aggregate, list(h.split(7)), aggregate(h), atoms=True)
     whole = evidence_of(aggregate, h, atoms=True)
     assert parts.tiles == pytest.approx(whole.tiles, abs=1e-7)
-    assert parts.atoms == pytest.approx(whole.atoms, abs=1e-9)
+    assert (parts.atoms is None) == (whole.atoms is None) == (name == "additive")
+    if parts.atoms is not None:
+        assert parts.atoms == pytest.approx(whole.atoms, abs=1e-9)
 
 
 # ----------------------------------------------------------------------------- integrated gradients

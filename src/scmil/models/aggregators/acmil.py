@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.models.aggregators import Embedding, Evidence, Prediction, linear_evidence, register
 from scmil.models.aggregators.abmil import AttentionScore
 
 MASKED = -1e9  # the score of a masked instance
@@ -37,6 +37,7 @@ class ACMIL(nn.Module):
     """
 
     permutation_invariant = True
+    evidence_by_rows = True
     embedding = Embedding(widths=(512,), bias=False)
 
     def __init__(
@@ -86,6 +87,10 @@ class ACMIL(nn.Module):
         return (
             prediction._replace(extras=(weights,)) if len(self.branch_classifiers) else prediction
         )
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
+        """The terms `a_k w_c . h_k` with the mean attention of the branches, and the bias."""
+        return linear_evidence(self.classifier, h, attention)
 
     def _mask(self, scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
         """The scores with some of the highest ones masked, chosen at random in each branch."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.models.aggregators import Embedding, Evidence, Prediction, register
 from scmil.models.aggregators.abmil import AttentionScore
 
 
@@ -37,6 +37,7 @@ class AdditiveMIL(nn.Module):
     """
 
     permutation_invariant = True
+    evidence_by_rows = True
     embedding = Embedding(widths=(512,), bias=False)
 
     def __init__(
@@ -60,5 +61,14 @@ class AdditiveMIL(nn.Module):
         The logits are the sum of the contributions and `bias`.
         """
         attention = torch.softmax(self.score(h), dim=0)
+        return self._contributions(h, attention), attention
+
+    def _contributions(
+        self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n c"]:
         hidden = torch.relu(self.first(attention[:, None] * h))
-        return self.second(hidden - torch.relu(self.first.bias)), attention
+        return self.second(hidden - torch.relu(self.first.bias))
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
+        """The contributions with the attention as given, and the bias."""
+        return Evidence(self._contributions(h, attention.detach()), self.bias, linear=False)

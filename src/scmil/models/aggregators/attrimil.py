@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.models.aggregators import Embedding, Evidence, Prediction, register
 from scmil.models.aggregators.abmil import AttentionScore
 
 LARGEST_EXPONENT = 30.0  # of e^A in the losses; the prediction does not depend on it
@@ -83,6 +83,13 @@ class AttriMIL(nn.Module):
             torch.softmax(scores, 0).mean(1),
             extras=(spatial, top, h.detach()[place]),
         )
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
+        """The weighted values of each class without the biases, which are the constant."""
+        scores, values = self.stream(h)
+        bias = torch.cat([classifier.bias for classifier in self.classifiers])  # type: ignore[misc]
+        weights = torch.softmax(scores, 0).detach()
+        return Evidence(weights * (values - bias), self.bias + bias, linear=False)
 
     def own_loss(self, prediction: Prediction, label: Tensor) -> Tensor:
         """The weighted spatial and rank losses; in training the queues take the top instances."""

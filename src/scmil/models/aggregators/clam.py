@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
-from scmil.models.aggregators import Embedding, Prediction, register
+from scmil.models.aggregators import Embedding, Evidence, Prediction, linear_evidence, register
 from scmil.models.aggregators.abmil import AttentionScore
 
 INSTANCE_LOSSES = ("cross-entropy", "svm")
@@ -108,6 +108,20 @@ class CLAM(nn.Module):
             for number, classifier in enumerate(self.instance_classifiers)
         ]
         return prediction._replace(extras=(torch.stack(instance_logits),))
+
+    @property
+    def evidence_by_rows(self) -> bool:
+        """Whether the attention is the weight in the pooling: not if each class has its own."""
+        return not self.multi
+
+    def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
+        """The terms `a_k w_c . h_k`, with the attention of the class if each has its own."""
+        if not isinstance(self.classifier, nn.ModuleList):
+            return linear_evidence(self.classifier, h, attention)
+        weights = torch.softmax(self.stream(h)[0], 0).detach()
+        weight = torch.cat([classifier.weight for classifier in self.classifier])  # type: ignore[misc]
+        bias = torch.cat([classifier.bias for classifier in self.classifier])  # type: ignore[misc]
+        return Evidence(weights * (h @ weight.T), bias)
 
     def _instances_at_the_ends(self, scores: Float[Tensor, "n k"]) -> Tensor:
         """Positions of the instances of highest, then of lowest attention, for each branch."""
