@@ -22,7 +22,8 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from golden_cases import CASES, LAYERS, Golden, largest_differences, onednn  # noqa: E402
+from golden_cases import CASES, LAYERS, largest_differences, onednn  # noqa: E402
+from golden_numbers import Golden  # noqa: E402
 
 RESULTS = HERE / "results" / "fidelity.json"
 LAYER_NAMES = {"sc": "sparse coding, released", "rrt": "rrt", "s4d": "s4mil"}

@@ -40,8 +40,12 @@ every_arm = pytest.mark.parametrize(
 )
 
 
-def model_for(name: str, arm: dict[str, Any], classes: int = 2) -> MILModel:
-    return build_model(DIM, classes, name, seed=0, **arm)
+# Options for aggregators whose own widths take minutes.
+SIZES: dict[str, dict[str, Any]] = {"dgr-mil": {"width": 32, "warm_up": 1}}
+
+
+def model_for(name: str, arm: dict[str, Any], classes: int = 2, seed: int = 0) -> MILModel:
+    return build_model(DIM, classes, {"name": name, **SIZES.get(name, {})}, seed=seed, **arm)
 
 
 def positions(n: int) -> Tensor:
@@ -253,8 +257,7 @@ def test_folds_train_as_single_models(name: str) -> None:
     splits = [Split((0, 1, 2), (3,)), Split((1, 2, 3), (0,))]
     recipe = Recipe(epochs=2, learning_rate=1e-3)
     models, singles = (
-        [build_model(DIM, 2, name, embed=[9], seed=fold).double() for fold in range(2)]
-        for _ in range(2)
+        [model_for(name, {"embed": [9]}, seed=fold).double() for fold in range(2)] for _ in range(2)
     )
     history = fit_folds(models, bags, splits, recipe, standardise=False)
     assert history.probabilities.shape == (2, 2, 4, 2)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import Golden
+from golden_numbers import Golden
 
 from scmil import Bag, write_bag
 from scmil.viz.viewer import Library

@@ -9,16 +9,14 @@ import pytest
 import torch
 from golden_cases import (
     CASES,
-    GOLDEN,
     LAYERS,
     NOT_OFFERED,
     Case,
-    Golden,
     compare_case,
     compare_layer,
     onednn,
-    uniform,
 )
+from golden_numbers import GOLDEN, Golden, uniform
 
 from scmil.models.official_weights import Choices, convert, layouts
 from scmil.sparse_coding.equations import dct_dictionary

@@ -6,6 +6,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from scmil.models.model import MILModel
+from scmil.models.streaming import call_model
+
 
 def count_parameters(module: nn.Module) -> int:
     """Count the trainable parameters of a module.
@@ -41,7 +44,12 @@ def count_multiply_adds(module: nn.Module, n: int, dim: int) -> int:
     training = module.training
     try:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            module.eval()(torch.ones(n, dim, dtype=weight.dtype, device=weight.device))
+            x = torch.ones(n, dim, dtype=weight.dtype, device=weight.device)
+            if isinstance(module, MILModel):
+                place, side = torch.arange(n), max(1, round(n**0.5))  # tiles on a square grid
+                call_model(module.eval(), x, torch.stack([place % side, place // side], 1))
+            else:
+                module.eval()(x)
     finally:
         module.train(training)
     return int(counter.get_total_flops()) // 2

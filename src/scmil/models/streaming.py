@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from scmil.errors import BagError
 from scmil.models.aggregators import Prediction, aggregate_bag, check_xy, uses_positions
 from scmil.models.aggregators.abmil import ABMIL
+from scmil.models.aggregators.acmil import ACMIL
+from scmil.models.aggregators.attrimil import AttriMIL
+from scmil.models.aggregators.clam import CLAM
 from scmil.models.aggregators.dsmil import DSMIL
 from scmil.models.aggregators.dtfd import DTFD
 from scmil.models.aggregators.pooling import Pooling
@@ -119,6 +122,7 @@ def predict_bag(
     if kernel is None or not _is_longer(features, BLOCK_ROWS) or not _rows_are_independent(model):
         return _predict_whole(model, _as_input(features, model), on_block, xy)
     _check_dim(model, features)
+    check_xy(model.aggregate, xy, features.shape[0])
     return kernel(model.aggregate, _RefinedBlocks(model, features, on_block))
 
 
@@ -323,6 +327,17 @@ def _stream_abmil(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
     return Prediction(aggregate.classifier(pooled.mean[0]), torch.softmax(torch.cat(scores), dim=0))
 
 
+def _stream_attention(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
+    """For aggregators with `stream` and `conclude`: several attentions, and a head."""
+    pooled, scores = _RunningSoftmax(), []
+    for _, h in blocks.read():
+        columns, values = aggregate.stream(h)
+        scores.append(columns)
+        pooled.add(columns, values)
+    prediction: Prediction = aggregate.conclude(pooled.mean, torch.cat(scores))
+    return prediction
+
+
 def _stream_dsmil(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
     best = critical = torch.zeros(0)
     for _, h in blocks.read_and_cache():
@@ -367,6 +382,9 @@ def _stream_dtfd(aggregate: Any, blocks: _RefinedBlocks) -> Prediction:
 Kernel = Callable[[Any, _RefinedBlocks], Prediction]
 _KERNELS: dict[type[nn.Module], Kernel] = {
     ABMIL: _stream_abmil,
+    ACMIL: _stream_attention,
+    AttriMIL: _stream_attention,
+    CLAM: _stream_attention,
     DSMIL: _stream_dsmil,
     DTFD: _stream_dtfd,
 }

@@ -162,7 +162,7 @@ def _train_networks(task: Task, stage: _Stage, progress: Callable[[int], None]) 
     ]
     if stage.kind == "full":  # without a validation split there is no early stopping
         recipe = replace(recipe, patience=None)
-    one_by_one = _must_train_one_by_one(task, recipe, len(folds))
+    one_by_one = _must_train_one_by_one(task, recipe, models)
     train = _train_one_by_one if one_by_one else _train_at_once
     scored, history = train(task, _Batch(stage, models, folds, recipe), progress)
     splits = [fold.split for fold in folds]
@@ -183,12 +183,15 @@ def _train_networks(task: Task, stage: _Stage, progress: Callable[[int], None]) 
     )
 
 
-def _must_train_one_by_one(task: Task, recipe: Recipe, models: int) -> bool:
+def _must_train_one_by_one(task: Task, recipe: Recipe, models: Sequence[MILModel]) -> bool:
     """Whether the folds cannot be trained at once, or would gain nothing from it."""
+    from scmil.training.aggregator_hooks import can_be_stacked
+
     settings = task.cell.settings
     device, precision = settings.training.device, settings.training.precision
     return (
-        task.run_bags.summary.numbers * models > LARGE
+        task.run_bags.summary.numbers * len(models) > LARGE
+        or not can_be_stacked(models[0], recipe)
         or recipe.patience is not None
         # One model at a time keeps a GPU busy, and short products are for slides.
         or (device or DEVICE, precision or PRECISION) != (DEVICE, PRECISION)

@@ -57,6 +57,8 @@ RECIPE_KEYS = (
     "decay_weights_only",
     "clip",
     "patience",
+    "warm_up",
+    "regularisation",
 )
 # Optional keys without a default: settings without them do not contain them.
 DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing")

@@ -35,6 +35,7 @@ class TrainingState:
     loader: Loader
     class_weights: tuple[float, ...] | None
     precision: str
+    teacher: MILModel | None = None  # the running mean of the weights, if a recipe asks for one
 
 
 def identity_of(
@@ -75,6 +76,8 @@ class TrainingCheckpoint:
 
         tensors = {f"model/{name}": tensor for name, tensor in state.model.state_dict().items()}
         tensors |= {f"best/{name}": tensor for name, tensor in (state.best or {}).items()}
+        if state.teacher is not None:
+            tensors |= {f"teacher/{k}": v for k, v in state.teacher.state_dict().items()}
         for index, entries in state.optimiser.state_dict()["state"].items():
             tensors |= {
                 f"optimiser/{index}/{key}": value
@@ -104,11 +107,14 @@ class TrainingCheckpoint:
                     f"{self.path} is the checkpoint of another training: model, bags, recipe or "
                     "seed differ. Choose another file, or delete this one."
                 )
-            parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimiser": {}}
+            kinds = ("model", "best", "optimiser", "teacher")
+            parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
             for name, tensor in tensors.items():
                 part, _, rest = name.partition("/")
                 parts[part][rest] = tensor
             state.model.load_state_dict(parts["model"])
+            if state.teacher is not None:
+                state.teacher.load_state_dict(parts["teacher"])
             state.best = parts["best"] or None
             state.history = History(**page["history"])
             _load_optimiser(state.optimiser, parts["optimiser"])

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from scmil.bags.loader import Loader, ids_of, labels_of
 from scmil.core.memory import memory_is_kept
 from scmil.core.text import first_names
 from scmil.errors import BagError, DataError, OptionError
-from scmil.models.aggregators import Prediction, uses_positions
+from scmil.models.aggregators import Prediction
 from scmil.models.model import MILModel
 from scmil.models.streaming import forward_bag, predict_bag
 from scmil.sparse_coding.layer import SparseCoding
 from scmil.stats.metrics import accuracy, auc
+from scmil.training.aggregator_hooks import announce_epoch, check_positions
 from scmil.training.checkpoint import (
     DEFAULT_PRECISION,
     TrainingCheckpoint,
@@ -36,6 +38,13 @@ from scmil.training.history import History
 from scmil.training.optimisers import clip_each, make_optimiser
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
 from scmil.training.recipes import Recipe
+from scmil.training.regularisation import (
+    RegularisedStep,
+    check_regularisation,
+    draw_partner,
+    make_teacher,
+    update_teacher,
+)
 
 # Precisions of matrix products in training; "float32" means that of the model's weights.
 PRECISIONS = (DEFAULT_PRECISION, "bfloat16")
@@ -102,6 +111,7 @@ def fit(
             "Pass `valid`, or leave patience out."
         )
     check_precision(precision)
+    check_regularisation(model, recipe.regularisation)
     weights = (
         None if class_weights is None else check_class_weights(class_weights, labels_of(train))
     )
@@ -121,6 +131,7 @@ def fit(
             loader=loader,
             class_weights=weights,
             precision=precision,
+            teacher=make_teacher(model, recipe.regularisation),
         )
         identity = identity_of(
             model, train, valid, recipe, seed, class_weights=weights, precision=precision
@@ -184,28 +195,6 @@ def check_labels(bags: Sequence[Bag]) -> None:
         raise DataError(
             f"bags without a label: {first_names(unlabelled, 5)}. Label them, or leave them out."
         )
-
-
-def check_positions(model: MILModel, bags: Sequence[Bag], loader: Loader | None = None) -> None:
-    """Raise BagError with the names of bags without tile positions if the model's aggregator uses
-    them. Every bag is read for it; other models read none.
-    """
-    if not uses_positions(model.aggregate):
-        return
-    loader = loader or Loader(budget=0)
-    if missing := [bag.id for bag in loader.read(bags) if bag.xy is None]:
-        raise BagError(
-            f"bags without tile positions: {first_names(missing, 5)}. "
-            f"The aggregator {type(model.aggregate).__name__} uses them: encode the slides with "
-            "scmil encode, import features together with their coordinates, or choose another "
-            "aggregator."
-        )
-
-
-def announce_epoch(model: MILModel, epoch: int) -> None:
-    """Call the `set_epoch` of an aggregator that has one."""
-    if (set_epoch := getattr(model.aggregate, "set_epoch", None)) is not None:
-        set_epoch(epoch)
 
 
 def weigh_classes(
@@ -272,6 +261,17 @@ def _train_epoch(
 ) -> float:
     """Take a step for each bag; returns the mean loss."""
     model, optimiser, total = state.model, state.optimiser, 0.0
+    regularised = (
+        RegularisedStep(
+            model,
+            recipe.regularisation,
+            state.teacher,
+            state.class_weights,
+            partial(_apply_to_bag, forward_bag),
+        )
+        if recipe.regularisation.is_on
+        else None
+    )
     model.train()
     order = epoch_order(ids_of(train), seed, epoch)
     for step, bag in enumerate(state.loader.read(train, order)):
@@ -281,13 +281,18 @@ def _train_epoch(
         optimiser.zero_grad(set_to_none=True)
         label = int(bag.label or 0)
         with _autocast(state.precision, model):
-            loss = model.loss(_apply_to_bag(forward_bag, model, bag), label)
-        if state.class_weights is not None:
+            if regularised is not None:
+                loss = regularised.loss(bag, draw_partner(train, recipe.regularisation))
+            else:
+                loss = model.loss(_apply_to_bag(forward_bag, model, bag), label)
+        if state.class_weights is not None and regularised is None:
             loss = loss * state.class_weights[label]
         loss.backward()
         if recipe.clip is not None:
             clip_each([list(part.parameters()) for part in modules_of(model)], recipe.clip)
         optimiser.step()
+        if state.teacher is not None:
+            update_teacher(state.teacher, model, recipe.regularisation.teacher_momentum)
         total += loss.item()
     return total / len(train)
 

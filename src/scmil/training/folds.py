@@ -27,13 +27,8 @@ from scmil.core.memory import memory_is_kept
 from scmil.errors import OptionError, SplitError
 from scmil.models.model import MILModel
 from scmil.models.streaming import call_model
-from scmil.training.fitting import (
-    announce_epoch,
-    check_class_weights,
-    check_labels,
-    check_positions,
-    fit,
-)
+from scmil.training.aggregator_hooks import announce_epoch, can_be_stacked, check_positions
+from scmil.training.fitting import check_class_weights, check_labels, fit
 from scmil.training.randomness import epoch_order, own_randomness, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.stack import Stack
@@ -65,8 +60,8 @@ def fit_folds(
     class_weights: Sequence[Sequence[float]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FoldsHistory:
-    """Train one model per split, all at the same time, in place; models whose aggregator declares
-    `stackable = False` one after the other.
+    """Train one model per split, all at the same time, in place; one after the other if the
+    aggregator declares `stackable = False`, or the recipe has a regularisation.
 
     Args:
         models: One model for each split; they may differ only in their weights.
@@ -149,7 +144,7 @@ def _fit_models(
     progress: Callable[[int], None] | None,
 ) -> FoldsHistory:
     """Train models in this process: stacked, or one after the other."""
-    if getattr(models[0].aggregate, "stackable", True):
+    if can_be_stacked(models[0], task.recipe):
         return _fit_stack(task, models, splits, progress)
     return _fit_one_by_one(task, models, splits, progress)
 

@@ -25,8 +25,9 @@ def make_optimiser(
         if tensors
     ]
     beta1, beta2 = recipe.betas
-    if recipe.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=beta1, nesterov=True)
+    if recipe.optimiser in ("sgd", "sgd-momentum"):
+        nesterov = recipe.optimiser == "sgd"
+        return torch.optim.SGD(groups, lr=recipe.learning_rate, momentum=beta1, nesterov=nesterov)
     if recipe.optimiser.startswith("lookahead-radam"):
         zhang = recipe.optimiser == "lookahead-radam-zhang"
         return (Lookahead if zhang else TransMILLookahead)(

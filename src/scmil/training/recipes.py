@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scmil.core.limits import BOUNDS, Bound
 from scmil.core.registry import Registry
 from scmil.errors import OptionError
 from scmil.models import aggregators
+from scmil.training.regularisation import Regularisation
 
-OPTIMISERS = ("adam", "adamw", "sgd", "lookahead-radam", "lookahead-radam-zhang")
+OPTIMISERS = ("adam", "adamw", "sgd", "sgd-momentum", "lookahead-radam", "lookahead-radam-zhang")
 SCHEDULES = ("cosine", "constant", "time-decay", "steps", "one-cycle")
 
 
@@ -27,18 +28,23 @@ class Recipe:
         weight_decay: Factor of the l2 penalty.
         betas: Coefficients of Adam; `betas[0]` is the momentum of `sgd`.
         optimiser: `adam` (coupled l2 decay), `adamw` (decoupled decay), `sgd` (Nesterov momentum),
-            `lookahead-radam` (as TransMIL trains: slow weights from the first synchronisation on)
-            or `lookahead-radam-zhang` (slow weights from the start, as its authors publish it).
+            `sgd-momentum` (momentum without Nesterov's correction), `lookahead-radam` (as TransMIL
+            trains: slow weights from the first synchronisation on) or `lookahead-radam-zhang` (slow
+            weights from the start, as its authors publish it).
         schedule: `cosine` down to `final_rate`, `constant`, `time-decay` (rate / (1 + 1e-4 steps),
             as in Keras), `steps` (a fifth from half of the epochs on) or `one-cycle` (from a 25th
             up to the learning rate during 30 % of the epochs, then down to nearly zero, as torch's
             `OneCycleLR` with one step per epoch).
         final_rate: Learning rate at the end of a cosine schedule.
+        warm_up: Number of epochs in which the learning rate rises linearly, in front of a cosine
+            schedule.
         decay_weights_only: Exclude biases and other vectors from weight decay.
         clip: Upper bound of the gradient norm of each module.
         patience: Stop when the best epoch on the validation bags is this many epochs ago.
         select_after: Fraction of the epochs that are never chosen on the validation bags. DTFD's
             authors choose among the last fifth: 0.8.
+        regularisation: Sampling and masking of tiles, noise, mixup and other options of a step, as
+            a `Regularisation` or a mapping of its fields; nothing by default.
 
     Raises:
         OptionError: If values are out of range; the message lists all of them.
@@ -58,10 +64,13 @@ class Recipe:
     clip: float | None = None
     patience: int | None = None
     select_after: float = 0.0
+    warm_up: int = 0
+    regularisation: Regularisation = field(default_factory=Regularisation)
 
     def __post_init__(self) -> None:
         if isinstance(self.betas, list):  # read from a TOML file
             object.__setattr__(self, "betas", tuple(self.betas))
+        object.__setattr__(self, "regularisation", Regularisation.of(self.regularisation))
         problems = [
             f"{name} = {value!r}: {expected}"
             for name, value, valid, expected in self._checks()
@@ -77,6 +86,11 @@ class Recipe:
             optional = name in ("clip", "patience") and value is None
             yield name, value, optional or BOUNDS[name].holds(value), BOUNDS[name]
         yield "betas", self.betas, _are_betas(self.betas), "two numbers from 0 to below 1"
+        known_number = isinstance(self.warm_up, int) and not isinstance(self.warm_up, bool)
+        suits = (
+            known_number and self.warm_up >= 0 and (self.schedule == "cosine" or not self.warm_up)
+        )
+        yield "warm_up", self.warm_up, suits, "a number of epochs, with a cosine schedule"
         valid = _is_below_one(self.select_after)
         yield "select_after", self.select_after, valid, "a number from 0 to below 1"
         for name, known in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES)):
@@ -93,18 +107,21 @@ class Recipe:
         return 1 + math.floor(self.select_after * self.epochs)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings for a JSON file; `select_after` only if it is set, as files that were
-        written before it existed must stay equal.
+        """The settings for a JSON file; later ones only if they are set, as files that were written
+        before they existed must stay equal.
         """
         settings = {**asdict(self), "betas": list(self.betas)}
-        if not self.select_after:
-            del settings["select_after"]
-        return settings
+        settings["regularisation"] = self.regularisation.to_json()
+        later = ("select_after", "warm_up", "regularisation")
+        return {k: v for k, v in settings.items() if v or k not in later}
 
     def rate(self, epoch: int, step: int) -> float:
         """The learning rate in an epoch, or, for `time-decay`, at a step; both count from 0."""
+        if epoch < self.warm_up:
+            return self.learning_rate * (epoch + 1) / (self.warm_up + 1)
         if self.schedule == "cosine":
-            fall = (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+            first, epochs = self.warm_up, max(1, self.epochs - self.warm_up)
+            fall = (1 + math.cos(math.pi * (epoch - first) / epochs)) / 2
             return self.final_rate + (self.learning_rate - self.final_rate) * fall
         if self.schedule == "one-cycle":
             return self._one_cycle(epoch)
@@ -278,6 +295,42 @@ _register(
     weight_decay=1e-5,
 )
 
+_register(
+    "clam",
+    "Adam at 1e-4, decay 1e-5, 200 epochs, no schedule (Lu et al., CLAM)",
+    schedule="constant",
+    epochs=200,
+    weight_decay=1e-5,
+)
+_register(
+    "acmil",
+    "AdamW at 1e-4, decay 1e-5, cosine, 50 epochs (Zhang et al., ACMIL)",
+    optimiser="adamw",
+    epochs=50,
+    weight_decay=1e-5,
+)
+_register(
+    "attrimil",
+    "SGD at 2e-4 with momentum 0.9, decay 1e-5, 200 epochs, no schedule (Cai et al., who also "
+    "draw the classes equally often, and stop early)",
+    optimiser="sgd-momentum",
+    schedule="constant",
+    epochs=200,
+    learning_rate=2e-4,
+    weight_decay=1e-5,
+)
+_register(
+    "dgr-mil",
+    "SGD at 5e-4 with momentum 0.9, decay 1e-4, 10 epochs of warm-up, cosine to 1e-5, 200 epochs "
+    "(Zhu et al.)",
+    optimiser="sgd-momentum",
+    epochs=200,
+    learning_rate=5e-4,
+    weight_decay=1e-4,
+    final_rate=1e-5,
+    warm_up=10,
+)
+
 # Names of the recipes published with aggregators.
 OFFICIAL = {
     "mean": "abmil-slides",  # trained like ABMIL
@@ -293,6 +346,11 @@ OFFICIAL = {
     "dtfd-afs": "dtfd",
     "dtfd-maxmin": "dtfd",
     "ilra": "ilra",
+    "clam-sb": "clam",
+    "clam-mb": "clam",
+    "acmil": "acmil",
+    "attrimil": "attrimil",
+    "dgr-mil": "dgr-mil",
     "transformer": "transformer",
     "rrt": "rrt",
     "wikg": "wikg",

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import CASES, Golden
+from golden_cases import CASES
+from golden_numbers import Golden
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -315,3 +316,67 @@ def test_tensors_without_effect_are_accounted_for() -> None:
     state = {name: value for name, value in state_of("wikg").items() if name != "gate_U.bias"}
     with pytest.raises(ModelFileError, match=r"Missing: gate_U\.bias"):
         convert(state, "wikg")
+
+
+def feather(gated: bool, layers: int = 1, classes: int = 3) -> dict[str, Tensor]:
+    """Random weights with the names of MIL-Lab's ABMIL, the layout of FEATHER."""
+    generator = torch.Generator().manual_seed(0)
+
+    def layer(name: str, rows: int, columns: int) -> dict[str, Tensor]:
+        return {
+            f"{name}.weight": torch.randn(rows, columns, generator=generator),
+            f"{name}.bias": torch.randn(rows, generator=generator),
+        }
+
+    state: dict[str, Tensor] = {}
+    for number in range(layers):
+        state |= layer(f"patch_embed.{3 * number}", 10, 6 if number == 0 else 10)
+    if gated:
+        state |= layer("global_attn.attention_a.0", 4, 10)
+        state |= layer("global_attn.attention_b.0", 4, 10)
+        state |= layer("global_attn.attention_c", 1, 4)
+    else:
+        state |= layer("global_attn.module.0", 4, 10) | layer("global_attn.module.3", 1, 4)
+    return state | layer("classifier", classes, 10)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_abmil_of_mil_lab_is_converted(gated: bool, layers: int, tmp_path: Path) -> None:
+    state, x = feather(gated, layers), torch.randn(7, 6)
+    name = "abmil-gated" if gated else "abmil"
+    path = tmp_path / "model.safetensors"
+    save_file({f"model.{key}": value for key, value in state.items()}, path)  # as on the hub
+    converted = convert(read_checkpoint(path), name)
+    assert converted.repository == "mahmoodlab/MIL-Lab"
+    assert converted.table.keys() == state.keys()
+
+    def linear(key: str, rows: Tensor) -> Tensor:
+        return rows @ state[f"{key}.weight"].T + state[f"{key}.bias"]
+
+    h = x
+    for number in range(layers):
+        h = linear(f"patch_embed.{3 * number}", h).relu()
+    if gated:
+        a = linear("global_attn.attention_a.0", h).tanh()
+        a = a * linear("global_attn.attention_b.0", h).sigmoid()
+        scores = linear("global_attn.attention_c", a)
+    else:
+        scores = linear("global_attn.module.3", linear("global_attn.module.0", h).tanh())
+    attention = scores.softmax(0)[:, 0]
+    prediction = converted.model(x)
+    torch.testing.assert_close(prediction.attention, attention)
+    torch.testing.assert_close(prediction.logits, linear("classifier", attention @ h))
+
+
+def test_each_tensor_of_clam_is_accounted_for() -> None:
+    state = state_of("clam_sb_svm") | {"instance_loss_fn.labels": torch.tensor([0, 1])}
+    converted = convert(state, "clam-sb")
+    assert converted.table["instance_loss_fn.labels"].form == "unused"
+    assert converted.model.aggregate.instance_loss == "svm"
+    with pytest.raises(ModelFileError, match=r"Not expected: another\.weight"):
+        convert(state | {"another.weight": torch.ones(2)}, "clam-sb")
+    # Early versions without dropout number the layers differently.
+    early = {key.replace("attention_net.3.", "attention_net.2."): v for key, v in state.items()}
+    x = torch.randn(9, 32)
+    assert torch.equal(convert(early, "clam-sb").model(x).logits, converted.model(x).logits)

@@ -25,6 +25,12 @@ from scmil.models.streaming import (
 )
 
 IN_BLOCKS = ["mean", "max", "abmil", "abmil-gated", "dsmil", "dtfd-afs", "dtfd-maxmin"]
+IN_BLOCKS += ["clam-sb", "clam-mb", "acmil", "attrimil"]
+
+
+def corners(n: int) -> Tensor:
+    """Positions of n tiles in rows of six, for aggregators that use them."""
+    return 256 * torch.stack([torch.arange(n) % 6, torch.arange(n) // 6], 1)
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +83,10 @@ def test_blocks_of_rows_give_the_same_prediction_as_the_whole_bag(
     monkeypatch.setattr("scmil.models.streaming.CACHED_NUMBERS", cached)
     model, x = model_of(name, classes, dtype), 3 * torch.randn(50, 9, dtype=dtype)
     with torch.no_grad():
-        expected = numbers(model(x))
+        expected = numbers(call_model(model, x, corners(50)))
     recording = RecordingFeatures(x)
-    for actual, wanted in zip(numbers(predict_bag(model, recording)), expected, strict=True):
+    streamed = predict_bag(model, recording, xy=corners(50))
+    for actual, wanted in zip(numbers(streamed), expected, strict=True):
         torch.testing.assert_close(actual, wanted, atol=tolerance, rtol=0)
     assert recording.most <= 7
 
@@ -87,14 +94,11 @@ def test_blocks_of_rows_give_the_same_prediction_as_the_whole_bag(
 @pytest.mark.parametrize("name", [name for name in names() if name not in IN_BLOCKS])
 def test_an_aggregator_without_a_kernel_reads_the_whole_bag(name: str) -> None:
     model, x = model_of(name), torch.randn(30, 9)
-    xy = 256 * torch.arange(60).view(30, 2)
     with torch.no_grad():
-        expected = numbers(call_model(model, x, xy))
+        expected = numbers(call_model(model, x, corners(30)))
     recording = RecordingFeatures(x)
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(numbers(predict_bag(model, recording, xy=xy)), expected, strict=True)
-    )
+    predicted = numbers(predict_bag(model, recording, xy=corners(30)))
+    assert all(torch.equal(a, b) for a, b in zip(predicted, expected, strict=True))
     assert recording.most == 30
 
 
@@ -212,13 +216,14 @@ def test_the_running_softmax_is_stable_for_large_scores_and_empty_columns() -> N
 def test_on_block_receives_every_row_once_and_in_order(name: str, n: int) -> None:
     model, x = model_of(name), torch.randn(n, 9)
     blocks: list[tuple[Tensor, Tensor]] = []
-    prediction = predict_bag(model, x, lambda *rows: blocks.append(rows))
+    prediction = predict_bag(model, x, lambda *rows: blocks.append(rows), corners(n))
     embedded, refined = (torch.cat(column) for column in zip(*blocks, strict=True))
     with torch.no_grad():
         torch.testing.assert_close(embedded, model.embed(x))
         torch.testing.assert_close(refined, model.refine(model.embed(x)))
     assert max(len(rows) for rows, _ in blocks) <= 7
-    for actual, expected in zip(numbers(prediction), numbers(predict_bag(model, x)), strict=True):
+    again = predict_bag(model, x, xy=corners(n))
+    for actual, expected in zip(numbers(prediction), numbers(again), strict=True):
         assert torch.equal(actual, expected)
 
 
@@ -247,10 +252,10 @@ def test_a_model_in_training_mode_predicts_without_dropout_and_stays_in_it(rows:
 @pytest.mark.parametrize("name", [*IN_BLOCKS, "transmil", "ilra"])
 def test_recomputation_gives_the_same_gradients(name: str) -> None:
     x, gradients = torch.randn(50, 9, dtype=torch.float64), []
-    for run in (lambda model, x: model(x), forward_bag):
+    for run in (call_model, forward_bag):
         model = model_of(name, dtype=torch.float64).train()
         torch.manual_seed(3)
-        model.loss(run(model, x), 1).backward()
+        model.loss(run(model, x, corners(50)), 1).backward()
         gradients.append([p.grad for p in model.parameters()])
     assert any(g is not None and g.abs().max() > 1e-8 for g in gradients[0])
     for plain, recomputed in zip(*gradients, strict=True):

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from scmil.errors import ConfigError
-from scmil.studies.plan import make_plan, read_plan
+from scmil.studies.plan import make_plan, read_plan, recipe_of
+from scmil.training.regularisation import Regularisation
 
 ROOT = Path(__file__).parents[3]
 MUSK1: dict[str, Any] = {"data": {"dataset": "musk1"}}
@@ -176,6 +177,14 @@ def test_all_mistakes_are_listed_at_once() -> None:
             "[training] patience = 0: a whole number from 1 to 100000.",
         ),
         (
+            {"training": {"regularisation": {"tile_dropout": 2}}},
+            "[training] regularisation.tile_dropout = 2: a number from 0 to below 1.",
+        ),
+        (
+            {"training": {"regularisation": {"dropout": 2}}},
+            "[training] regularisation: unknown dropout. It takes: tile_sample",
+        ),
+        (
             {"model": {"aggregator": "logistic-mean-max", "refine": "linear"}},
             "[model] refine: logistic-mean-max is not a neural network and takes no options.",
         ),
@@ -255,8 +264,6 @@ def test_folder_and_labels_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_the_official_recipe_is_the_aggregators_own() -> None:
-    from scmil.studies.plan import recipe_of
-
     plan = make_plan(
         {
             **MUSK1,
@@ -270,6 +277,13 @@ def test_the_official_recipe_is_the_aggregators_own() -> None:
     )
     assert (dsmil.betas, dsmil.epochs) == ((0.5, 0.9), 7)
     assert (transmil.optimiser, transmil.epochs) == ("lookahead-radam", 7)
+
+
+def test_a_regularisation_is_part_of_the_recipe() -> None:
+    chosen = {"training": {"regularisation": {"tile_sample": 8, "mixup": 0.4}}}
+    [cell] = make_plan({**MUSK1, **chosen}, "mine").cells
+    recipe = recipe_of(cell.settings.model, cell.settings.training)
+    assert recipe.regularisation == Regularisation(tile_sample=8, mixup=0.4)
 
 
 def test_what_a_plan_does_not_say_is_not_in_its_digest() -> None:

@@ -30,6 +30,10 @@ NAMES = [
     "wikg",
     "s4mil",
     "patch-gcn",
+    "clam",
+    "acmil",
+    "attrimil",
+    "dgr-mil",
 ]
 
 # ------------------------------------------------------------------------------------------ by name
@@ -125,6 +129,22 @@ def test_an_aggregator_has_the_recipe_of_its_authors(
 @pytest.mark.parametrize("aggregator", aggregators())
 def test_official_recipes_need_no_validation_bags(aggregator: str) -> None:
     assert official(aggregator).patience is None
+
+
+def test_the_official_recipes_of_the_methods_with_own_losses() -> None:
+    assert official("clam-sb") == official("clam-mb") == recipe("clam")
+    assert official("acmil").optimiser == "adamw"
+    assert official("attrimil").rate(199, 0) == 2e-4
+    dgr = official("dgr-mil")
+    assert (dgr.rate(0, 0), dgr.rate(10, 0)) == (pytest.approx(5e-4 / 11), 5e-4)
+    assert dgr.rate(200, 0) == pytest.approx(1e-5)
+
+
+def test_momentum_without_nesterov_is_plain_sgd() -> None:
+    for name, nesterov in (("sgd", True), ("sgd-momentum", False)):
+        optimiser = make_optimiser(Recipe(optimiser=name), [(nn.Parameter(torch.ones(2, 2)), True)])
+        assert optimiser.param_groups[0]["nesterov"] is nesterov
+        assert optimiser.param_groups[0]["momentum"] == 0.9
 
 
 def test_an_unknown_aggregator_has_no_official_recipe() -> None:

@@ -14,18 +14,21 @@ class AttentionScore(nn.Module):
     """The score of each instance before the softmax: `w^T tanh(V h)`, gated `w^T (tanh(V h) *
     sigmoid(U h))`.
 
-    V, U and w have biases, as in the released code; the paper's formula has none. `dropout` acts on
-    both factors.
+    V, U and w have biases, as in the released code; the paper's formula has none. With several
+    `columns` there are as many scores for each instance: (n, columns). `dropout` applies to tanh
+    and sigmoid.
     """
 
-    def __init__(self, dim: int, hidden: int, gated: bool, dropout: float = 0.0) -> None:
+    def __init__(
+        self, dim: int, hidden: int, gated: bool, columns: int = 1, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        self.dropout = dropout
         self.V = nn.Linear(dim, hidden)
         self.U = nn.Linear(dim, hidden) if gated else None
-        self.w = nn.Linear(hidden, 1)
+        self.w = nn.Linear(hidden, columns)
+        self.dropout = dropout
 
-    def forward(self, h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    def forward(self, h: Float[Tensor, "n d"]) -> Tensor:
         a = self._drop(torch.tanh(self.V(h)))
         if self.U is not None:
             a = a * torch.sigmoid(self.U(h))
@@ -33,7 +36,7 @@ class AttentionScore(nn.Module):
         return self.w(a).squeeze(-1)
 
     def _drop(self, a: Tensor) -> Tensor:
-        return F.dropout(a, self.dropout) if self.dropout and self.training else a
+        return F.dropout(a, self.dropout, self.training) if self.dropout else a
 
 
 @register("abmil-gated", "gated attention", gated=True)

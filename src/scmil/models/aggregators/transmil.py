@@ -38,12 +38,18 @@ class NystromAttention(nn.Module):
     """
 
     def __init__(
-        self, dim: int, heads: int, landmarks: int, iterations: int = 6, kernel: int = 33
+        self,
+        dim: int,
+        heads: int,
+        landmarks: int,
+        iterations: int = 6,
+        kernel: int = 33,
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
         self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
         self.to_qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(0.1))
+        self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
         self.residual = ResidualConvolution(heads, kernel)
 
     def forward(self, x: Float[Tensor, "t d"]) -> tuple[Float[Tensor, "t d"], Float[Tensor, " t"]]:

@@ -1,7 +1,7 @@
 """Checkpoints of the authors of aggregators as models of scmil.
 
 Each module has the layouts of one aggregator: a table from the authors' names of tensors to ours,
-and the sizes of the model from their shapes. To add a layout, such as CLAM's, write a module with a
+and the sizes of the model from their shapes. To add a layout, write a module with a
 dictionary `LAYOUTS` by the name of the aggregator, and list it in `MODULES`.
 """
 
@@ -29,6 +29,10 @@ MODULES = (
     "dtfd",
     "ilra",
     "minet",
+    "clam",
+    "acmil",
+    "attrimil",
+    "dgr",
     "transformer",
     "rrt",
     "wikg",
@@ -82,7 +86,7 @@ def convert(
     layout = _find_layout(tensors, aggregator)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     choices = choices or Choices()
-    settings, table = layout.describe(aggregator, shapes, choices)
+    settings, table, starts = layout.describe(aggregator, shapes, choices)
     settings = _add_options(settings, choices.options)
     try:
         with torch.device("meta"):  # no memory, whatever the shapes are
@@ -92,12 +96,20 @@ def convert(
             f"no {aggregator} can be built from these tensors ({error}). Is it the right --as?"
         ) from None
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    _check_names(tensors, table, expected, layout)
+    needed = {name: shape for name, shape in expected.items() if name not in starts}
+    _check_names(tensors, table, needed, layout)
     state = {
-        entry.name: _to_ours(tensors[name], entry, expected[entry.name]).float().contiguous()
-        for name, entry in table.items()
-        if entry != UNUSED
+        name: torch.zeros(value.shape, dtype=value.dtype)
+        for name, value in model.state_dict().items()
+        if name in starts
+        or any(e.name == name and e.form.startswith("row") for e in table.values())
     }
+    for name, entry in table.items():
+        if entry.form.startswith("row"):
+            state[entry.name][int(entry.form[4:])] = tensors[name].flatten()
+        elif entry != UNUSED:
+            tensor = _to_ours(tensors[name], entry, expected[entry.name])
+            state[entry.name] = tensor.float().contiguous()
     model.load_state_dict(state, assign=True)
     return Converted(model.eval(), table, layout.repository)
 
@@ -145,8 +157,9 @@ def _check_names(
     ]
     damaged = [
         name
-        for name, _ in there
-        if not tensors[name].is_floating_point() or not torch.isfinite(tensors[name]).all()
+        for name, entry in there
+        if entry != UNUSED
+        and not (tensors[name].is_floating_point() and torch.isfinite(tensors[name]).all())
     ]
     # A table that does not cover the model, which no file can cause.
     missing += sorted(expected.keys() - {entry.name for entry in table.values()})
@@ -165,6 +178,8 @@ def _check_names(
 
 def _fits(tensor: Tensor, entry: Entry, expected: tuple[int, ...]) -> bool:
     shape = tuple(tensor.shape)
+    if entry.form.startswith("row"):
+        return tensor.numel() == math.prod(expected[1:])
     if entry.form == "flatten":
         return tensor.numel() == math.prod(expected)
     if entry.form == "transpose":

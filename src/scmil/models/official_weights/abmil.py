@@ -1,4 +1,4 @@
-"""ABMIL, mean and max: AMLab-Amsterdam/AttentionDeepMIL, and SC-MIL's release."""
+"""ABMIL, mean and max: AMLab-Amsterdam/AttentionDeepMIL, SC-MIL's release, and MIL-Lab."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from scmil.models.official_weights.layout import (
     Entry,
     Layout,
     Shapes,
+    Table,
     has,
     linear,
     size,
@@ -65,14 +66,46 @@ def _describe_sc_mil(name: str, shapes: Shapes, choices: Choices) -> Description
     return Description(settings, table)
 
 
+def _describe_mil_lab(name: str, shapes: Shapes, _: Choices) -> Description:
+    """MIL-Lab's ABMIL, the layout of FEATHER: one or more embedding layers with biases."""
+    gated = name == "abmil-gated"
+    attention = f"global_attn.{'attention_a' if gated else 'module'}.0"
+    # A linear layer, an activation and dropout for each; the last one is in front of the attention.
+    layers = [n for n in range(0, 30, 3) if f"patch_embed.{n}.weight" in shapes] or [0]
+    table: Table = {}
+    for place, layer in enumerate(layers):
+        table |= linear(f"patch_embed.{layer}", f"embed.{2 * place}")
+    table |= linear(attention, f"{SCORE}.V")
+    if gated:
+        table |= linear("global_attn.attention_b.0", f"{SCORE}.U")
+    table |= linear(f"global_attn.{'attention_c' if gated else 'module.3'}", f"{SCORE}.w")
+    table |= linear("classifier", "aggregate.classifier")
+    settings = {
+        "dim": size(shapes, "patch_embed.0.weight", 1),
+        "classes": size(shapes, "classifier.weight", 0, 2),
+        "aggregator": {"name": name, "hidden": size(shapes, f"{attention}.weight", 0)},
+        "embed": {"widths": [size(shapes, f"patch_embed.{layer}.weight", 0) for layer in layers]},
+    }
+    return Description(settings, table)
+
+
 _RELEASE = "sotiraslab/SC-MIL"
+_MIL_LAB = "mahmoodlab/MIL-Lab"
 _AUTHORS = Layout(
     "AMLab-Amsterdam/AttentionDeepMIL", "feature_extractor_part2.0.weight", _describe_authors
 )
 _POOLING = (Layout(_RELEASE, "classifier.fc.weight", _describe_sc_mil),)
 LAYOUTS = {
-    "abmil": (_AUTHORS, Layout(_RELEASE, "attn.attention.0.weight", _describe_sc_mil)),
-    "abmil-gated": (_AUTHORS, Layout(_RELEASE, "attn.attention_V.0.weight", _describe_sc_mil)),
+    "abmil": (
+        _AUTHORS,
+        Layout(_RELEASE, "attn.attention.0.weight", _describe_sc_mil),
+        Layout(_MIL_LAB, "global_attn.module.0.weight", _describe_mil_lab),
+    ),
+    "abmil-gated": (
+        _AUTHORS,
+        Layout(_RELEASE, "attn.attention_V.0.weight", _describe_sc_mil),
+        Layout(_MIL_LAB, "global_attn.attention_a.0.weight", _describe_mil_lab),
+    ),
     "mean": _POOLING,
     "max": _POOLING,
 }

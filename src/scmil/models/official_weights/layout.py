@@ -18,7 +18,8 @@ class Entry(NamedTuple):
 
     Forms: `same`; `flatten` (other axes, same order of the numbers); `transpose` (Keras' kernels
     are inputs x outputs); `second row` (one score s is the pair of logits (0, s), so that the first
-    row is zero); `unused` (the tensor has no effect on any output, and no parameter of ours).
+    row is zero); `row 0`, `row 1` (one row of our tensor); `unused` (the tensor has no effect on
+    any output, and no parameter of ours).
     """
 
     name: str
@@ -55,10 +56,13 @@ class Choices:
 
 
 class Description(NamedTuple):
-    """The arguments of `build_model`, and the place of every tensor."""
+    """The arguments of `build_model`, the place of every tensor, and the names of our buffers that
+    a checkpoint does not hold and that start at zero.
+    """
 
     settings: dict[str, Any]
     table: Table
+    starts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

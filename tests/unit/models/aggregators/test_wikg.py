@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from golden_cases import Golden
+from golden_numbers import Golden
 
 from scmil.models.aggregators import wikg
 from scmil.models.aggregators.wikg import WiKG, find_neighbours, neighbour_tails
