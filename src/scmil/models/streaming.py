@@ -239,10 +239,8 @@ def _as_input(features: Any, model: StreamedModel) -> Tensor:
     """Convert rows to a tensor with the precision and device of the model; features on disk are
     copied into memory.
     """
-    like = next(iter(model.parameters()), None)
-    return (
-        _to_tensor(features) if like is None else _to_tensor(features).to(like.device, like.dtype)
-    )
+    like, rows = next(iter(model.parameters()), None), _to_tensor(features)
+    return rows if like is None else rows.to(like.device, like.dtype)
 
 
 def _to_tensor(features: Any) -> Tensor:
