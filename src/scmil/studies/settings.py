@@ -98,6 +98,11 @@ class ModelSettings:
         return aggregator_of(self) != baseline.NAME
 
     @property
+    def has_sparse_coding(self) -> bool:
+        """Whether sparse coding refines the instances, and not a layer in its place."""
+        return bool(self.refine == "sparse-coding" if self.refine else self.sparse_coding)
+
+    @property
     def has_layer(self) -> bool:
         """Whether sparse coding or another layer refines the instances."""
         return bool(self.refine or self.sparse_coding)
@@ -203,8 +208,16 @@ class RunSettings:
 
     @cached_property
     def digest(self) -> str:
-        """Changes with any setting: a result belongs to a run only if it has the same digest."""
-        return sha256_of_json(self.to_json())[:16]
+        """Changes with any setting: a result belongs to a run only if it has the same digest.
+
+        Until version 0.6 weight decay applied to sparse coding. A run without it has an entry of
+        its own, so that results of that time are taken only for a run with `decay_sparse_coding`.
+        """
+        tables = self.to_json()
+        decayed = tables["training"].pop("decay_sparse_coding", False)
+        if self.model.has_sparse_coding and not decayed:
+            tables["training"]["decay_sparse_coding"] = False
+        return sha256_of_json(tables)[:16]
 
 
 @dataclass(frozen=True)
