@@ -21,7 +21,7 @@ PAIRS = {
 }
 COLOURS = {"SC": "#0072b2", "SC, chosen": "#d55e00", "SC, on the features": "#009e73"}
 GREY, FAINT = "#555", "#d8d8d8"
-ROW, LABELS, WIDE = 22, 250, 300
+ROW, LABELS, WIDE = 22, 265, 300
 # The centre of the diagram: the values of the factors that do not vary.
 CENTRE = {"bags": 100.0, "witness": 0.1, "noise_dims": 32.0}
 TITLES = {
