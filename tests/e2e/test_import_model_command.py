@@ -121,5 +121,5 @@ def test_an_option_that_no_tensor_shows_is_given(tmp_path: Path) -> None:
     scmil(*words, "--option", "heads=4", "--out", tmp_path / "model")
     model = json.loads((tmp_path / "model" / "study.json").read_text())["settings"]["model"]
     assert model["aggregator"]["heads"] == 4
-    refused = scmil(*words, "--option", "heads", code=2)
-    assert "--option 'heads': expected NAME=VALUE, such as heads=4" in refused.stderr
+    rejected = scmil(*words, "--option", "heads", code=1)
+    assert "--option 'heads': expected NAME=VALUE, such as heads=4" in rejected.stderr

@@ -52,7 +52,7 @@ def experiment(tmp_path: Path) -> Path:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of the experiment in one process, without an interruption."""
     home = tmp_path_factory.mktemp("whole")
-    result = process(write_experiment(home), home / "out", "--jobs", "1")
+    result = run_process(write_experiment(home), home / "out", "--jobs", "1")
     assert "linear" in result.stdout
     assert "test-tuned" in result.stdout
     return home / "out"
@@ -73,7 +73,7 @@ def write_experiment(folder: Path) -> Path:
     return path
 
 
-def process(experiment: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_process(experiment: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, on which the last bits of a result may depend."""
     command = [str(SCMIL), "run", str(experiment), "--out", str(out), *words]
     return subprocess.run(command, capture_output=True, text=True, check=True)
@@ -109,7 +109,7 @@ def test_a_killed_experiment_resumes_and_ends_with_the_same_numbers(
         process.wait()
     done = len(list(broken.glob("cells/*/result.json")))
     assert 1 <= done < 3
-    again = json.loads(process(experiment, broken, "--jobs", jobs, "--json").stdout)
+    again = json.loads(run_process(experiment, broken, "--jobs", jobs, "--json").stdout)
     assert (again["before"], again["finished"], again["failed"]) == (done, 3 - done, {})
     assert results(broken) == results(whole)
     for name in (

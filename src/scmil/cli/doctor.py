@@ -30,6 +30,7 @@ REQUIRED = {
     "rich": "13",
     "h5py": "3.10",
     "filelock": "3.13",
+    "threadpoolctl": "3.2",
 }
 EXTRAS = {
     "statistics": ("scipy", "scikit-learn"),

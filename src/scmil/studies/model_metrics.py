@@ -73,7 +73,7 @@ def interval_of_all(
     >>> p = np.array([[0.9, 0.1], [0.2, 0.8]] * 4)
     >>> metrics = interval_of_all(np.array([0, 1] * 4), p, None, 0.5)
     >>> metrics["n"], metrics["auc"]
-    (8, {'value': 1.0, 'low': 0.582284, 'high': 1.0})
+    (8, {'value': 1.0, 'low': 0.582503, 'high': 1.0})
     """
     alone = list(np.arange(len(labels))[:, None])
     members = alone if groups is None else _sorted_groups(groups)

@@ -73,7 +73,7 @@ def test_all_controls_can_be_reached_by_keyboard_and_show_the_focus(page: Any) -
 
 def test_scores_and_scales_can_be_selected(page: Any) -> None:
     names = page.locator("#kind option").all_inner_texts()
-    assert len(names) == 7  # attention, ratio, two classes, λ, sparsity, atom …
+    assert len(names) == 9  # attention, ratio, probability and evidence of two classes, λ, …
     page.locator("#kind").select_option("probability:tumour")
     page.wait_for_function("() => scmil.panes[0].scale?.kind === 'probability:tumour'")
     page.locator("#scale").select_option("value")

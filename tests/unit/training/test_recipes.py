@@ -143,7 +143,9 @@ def test_the_official_recipes_of_the_methods_with_own_losses() -> None:
 
 def test_momentum_without_nesterov_is_plain_sgd() -> None:
     for name, nesterov in (("sgd", True), ("sgd-momentum", False)):
-        optimiser = make_optimiser(Recipe(optimiser=name), [(nn.Parameter(torch.ones(2, 2)), True)])
+        optimiser = make_optimiser(
+            Recipe(optimiser=name), [(nn.Parameter(torch.ones(2, 2)), Group(True))]
+        )
         assert optimiser.param_groups[0]["nesterov"] is nesterov
         assert optimiser.param_groups[0]["momentum"] == 0.9
 

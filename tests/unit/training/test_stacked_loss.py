@@ -14,7 +14,11 @@ from scmil.training.stacked_loss import stacked_losses
 LABEL = torch.tensor(1)
 
 
-def alike(count: int = 3, **options: Any) -> list[MILModel]:
+def alike(count: int = 3, *, refine: str | None, **options: Any) -> list[MILModel]:
+    if refine == "sparse-coding":  # cosines have ties of |D^T x|, whose gradient is not unique
+        options["sparse_coding"] = {"dictionary": "random"}
+    else:
+        options["refine"] = refine
     return [build_model(6, 2, **options, seed=seed).double() for seed in range(count)]
 
 

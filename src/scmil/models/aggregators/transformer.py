@@ -72,7 +72,7 @@ class Transformer(nn.Module):
         ValueError: If `dim` is not a multiple of `heads`.
         BagError: In `forward`, if the n^2 weights would be stored for too many instances.
 
-    >>> Transformer(16, classes=2)(torch.ones(4, 16)).attention
+    >>> Transformer(16, classes=2).eval()(torch.ones(4, 16)).attention
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 

@@ -40,7 +40,7 @@ class WiKG(nn.Module):
         neighbours: Number of neighbours of each instance.
         dropout: Dropout behind the graph layer.
 
-    >>> WiKG(8, classes=2)(torch.ones(3, 8)).attention
+    >>> WiKG(8, classes=2).eval()(torch.ones(3, 8)).attention
     tensor([0.3333, 0.3333, 0.3333], grad_fn=...)
     """
 

@@ -39,9 +39,14 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def largest_error(module: nn.Module, exact: nn.Module, x: Tensor) -> float:
-    """The largest relative error of a float32 gradient, tensor by tensor."""
-    pairs = zip(gradients(module, x), gradients(exact, x.double()), strict=True)
-    return max(float((one - other).norm() / (other.norm() + 1e-6)) for one, other in pairs)
+    """The largest relative error of a float32 gradient, tensor by tensor.
+
+    The bias of the keys of an attention has the gradient zero, where only rounding is left.
+    """
+    expected = gradients(exact, x.double())
+    zero = 1e-6 + 1e-4 * max(float(gradient.norm()) for gradient in expected)
+    pairs = zip(gradients(module, x), expected, strict=True)
+    return max(float((one - other).norm() / (other.norm() + zero)) for one, other in pairs)
 
 
 def test_the_sequence_convolution_has_the_right_gradient_at_every_length() -> None:
@@ -59,7 +64,7 @@ def test_the_position_encoding_has_the_right_gradient_at_every_side() -> None:
 
 
 def test_the_aggregators_with_a_convolution_are_known() -> None:
-    assert WITH_CONVOLUTION == ["transmil", "rrt"]
+    assert WITH_CONVOLUTION == ["transmil", "dgr-mil", "rrt"]
 
 
 @pytest.mark.parametrize("n", [1, 30, 200, 256])  # 200 is padded to 256 positions

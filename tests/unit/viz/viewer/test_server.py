@@ -126,20 +126,23 @@ def test_an_interrupt_ends_the_viewer_while_all_threads_are_busy(home: Path) -> 
         assert process.stdout is not None
         address = urlsplit(process.stdout.readline())
         prefix, cookie = address.path, f"scmil={address.query.strip().removeprefix('token=')}"
-        sockets = []
+        first = HTTPConnection("127.0.0.1", address.port or 0, timeout=120)
+        first.request("GET", prefix, headers={"Cookie": cookie})
+        first.getresponse().read()  # the server has started, and handles signals
+        sockets = [first]
         for x in range(4):
-            one = HTTPConnection("127.0.0.1", address.port or 0)
+            one = HTTPConnection("127.0.0.1", address.port or 0, timeout=120)
             one.request("GET", f"{prefix}dz/0/10/{x}_0.jpg", headers={"Cookie": cookie})
             sockets.append(one)
         time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
         try:
+            process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=120)
         finally:
             process.kill()
+            for one in sockets:
+                one.close()
         assert (process.returncode, errors) == (130, "")
-        for one in sockets:
-            one.close()
 
 
 @pytest.mark.parametrize(
