@@ -110,7 +110,8 @@ def test_slow_annotations_do_not_delay_images_or_the_end_of_the_server(
 
 
 BUSY = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from scmil.cli import app
 from scmil.viz.viewer import responses
 responses.cut = lambda *_: time.sleep(300)
