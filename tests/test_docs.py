@@ -119,6 +119,7 @@ def test_extras_in_the_pages_exist() -> None:
             assert set(group.split(",")) <= set(EXTRAS), page.name
 
 
+@pytest.mark.slow
 def test_the_page_of_the_benchmarks_says_what_the_results_say() -> None:
     sys.path.insert(0, str(DOCS))
     try:

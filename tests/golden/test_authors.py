@@ -59,6 +59,7 @@ def test_the_network_gives_the_numbers_of_the_authors(case: Case) -> None:
     assert differences.gradients < CLOSE
 
 
+@pytest.mark.slow
 def test_transmil_gives_the_numbers_of_the_authors_with_onednn() -> None:
     with onednn(True):
         assert compare_case(Case("transmil", "transmil")).gradients < CLOSE

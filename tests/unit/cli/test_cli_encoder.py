@@ -136,6 +136,7 @@ def slide(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_encode_takes_the_tiles_of_the_card(own: Path, tmp_path: Path) -> None:
     slides, work = slide(tmp_path / "slides"), tmp_path / "work"
     common = ("--mpp-of", 0.5, "--preset", "biopsy", "--random", 0, "--precision", "float32")

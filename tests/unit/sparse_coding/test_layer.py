@@ -74,6 +74,7 @@ def test_the_printed_form_converges_to_the_lasso_at_lambda_times_mu() -> None:
     )
 
 
+@pytest.mark.slow
 def test_many_layers_converge_to_the_lasso_at_the_documented_lambda() -> None:
     D, x = random_dictionary(20, 40).double(), torch.randn(3, 20).double()
     lam = torch.tensor([[0.1], [0.3], [0.5]]).double()

@@ -146,6 +146,7 @@ def test_the_baseline_chooses_its_strength_outside_the_test_fold(
             assert not (train | valid) & test
 
 
+@pytest.mark.slow
 def test_instance_labels_are_ranked_by_the_models_of_their_fold(tmp_path: Path) -> None:
     """With a strong signal the positive instances are found; without labels there is no column."""
     document = {

@@ -13,6 +13,7 @@ from scmil.studies.compare import comparison
 from scmil.studies.settings import DataSettings
 
 
+@pytest.mark.slow
 def test_a_comparison_has_three_methods_per_aggregator_and_a_baseline(tmp_path: Path) -> None:
     data = open_clam_cohort(tmp_path)
     compared = studies.compare_aggregators(
@@ -33,6 +34,7 @@ def test_a_comparison_has_three_methods_per_aggregator_and_a_baseline(tmp_path: 
     assert "By patient" in page
 
 
+@pytest.mark.slow
 def test_rrt_is_a_rival_in_the_place_of_sparse_coding(tmp_path: Path) -> None:
     data = open_clam_cohort(tmp_path)
     compared = studies.compare_aggregators(

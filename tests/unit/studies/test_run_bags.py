@@ -70,6 +70,7 @@ def plan_of(folder: Path, **changes: Any) -> Plan:
     return make_plan(document | changes, "mine")
 
 
+@pytest.mark.slow
 def test_an_experiment_reads_each_bag_once(
     folder: Path, tmp_path: Path, reads: Counter[str]
 ) -> None:
@@ -79,6 +80,7 @@ def test_an_experiment_reads_each_bag_once(
     assert set(reads.values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_comparison_reads_each_bag_once(
     folder: Path, tmp_path: Path, reads: Counter[str]
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_comparison_reads_each_bag_once(
     assert set(reads.values()) == {1}
 
 
+@pytest.mark.slow
 def test_bags_too_large_for_memory_are_validated_once_and_read_when_needed(
     folder: Path, tmp_path: Path, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

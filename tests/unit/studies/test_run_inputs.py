@@ -120,6 +120,7 @@ def test_a_result_of_other_data_is_rejected_with_what_has_changed(home: Path, na
         run(plan_of(home), home / "out", jobs=1)
 
 
+@pytest.mark.slow
 def test_overwrite_computes_what_a_fresh_run_on_the_present_data_computes(home: Path) -> None:
     run(plan_of(home), home / "out", jobs=1)
     noise(home)

@@ -120,6 +120,7 @@ def test_no_patient_is_in_two_splits(model_folder: Path) -> None:
     assert sum(map(len, cases.values())) == len(set.union(*cases.values())) == PATIENTS
 
 
+@pytest.mark.slow
 def test_a_heavier_class_gets_a_higher_probability(tmp_path: Path) -> None:
     means = {}
     for weights in ((1.0, 1.0), (1.0, 20.0)):
@@ -185,6 +186,7 @@ def test_a_model_with_a_cross_validation_has_no_test_split(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_a_cross_validation_uses_the_class_weights(tmp_path: Path) -> None:
     data = open_clam_cohort(tmp_path)
     means = {}

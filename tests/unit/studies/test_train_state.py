@@ -28,6 +28,7 @@ def test_the_same_command_again_trains_nothing_and_another_is_rejected(
         studies.train(data, tmp_path / "new", **QUICK, resume=True)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_ends_with_the_same_model(tmp_path: Path) -> None:
     data = open_clam_cohort(tmp_path)
     options = {"aggregator": "abmil-gated", "sparse_coding": {"atoms": 9}, "epochs": 4}

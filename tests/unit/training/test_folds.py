@@ -205,6 +205,7 @@ def test_class_weights_need_one_row_per_fold() -> None:
         )
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_results_as_one() -> None:
     build = builder("abmil-gated", "sparse-coding")
     one, two = ([build(fold) for fold in range(3)] for _ in range(2))

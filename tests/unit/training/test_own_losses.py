@@ -110,6 +110,7 @@ def model(name: str, seed: int = 0, **options: Any) -> MILModel:
 SPLITS = [Split((0, 1, 2, 3), (4, 5)), Split((2, 3, 4, 5), (0, 1)), Split((0, 1, 4, 5), (2, 3))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "jobs"), [("spatial", 1), ("remembering", 1), ("remembering", 2)])
 def test_folds_train_as_single_models(name: str, jobs: int) -> None:
     together = [model(name, fold) for fold in range(3)]

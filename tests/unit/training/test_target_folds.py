@@ -68,6 +68,7 @@ def test_survival_has_curves_groups_and_horizons() -> None:
     assert risk_groups(targets, found).p_value < 0.05
 
 
+@pytest.mark.slow
 def test_cox_has_risks_without_curves() -> None:
     # A step is a risk set: there are as many steps as epochs.
     targets, found = run("survival", loss="cox", epochs=25)

@@ -86,6 +86,7 @@ def test_a_small_slide_takes_less_than_two_seconds(tmp_path: Path) -> None:
     assert time.process_time() - start < 2
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_picture(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip(

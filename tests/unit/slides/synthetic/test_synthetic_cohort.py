@@ -11,6 +11,7 @@ from scmil.errors import OptionError, OutputError, SlideError
 from scmil.slides.synthetic import paint_cohort
 
 
+@pytest.mark.slow
 def test_the_labels_of_a_cohort_are_independent_of_the_resolution(tmp_path: Path) -> None:
     table = paint_cohort(
         tmp_path, slides=6, patients=4, seed=1, size=(1000, 1000), mpp=[1.0, 2.0], annotations=True
@@ -28,6 +29,7 @@ def test_the_labels_of_a_cohort_are_independent_of_the_resolution(tmp_path: Path
         )
 
 
+@pytest.mark.slow
 def test_a_cohort_keeps_existing_slides_and_generates_the_others(tmp_path: Path) -> None:
     options = dict(slides=3, size=(1000, 1000), mpp=2.0, seed=1)
     paint_cohort(tmp_path, **options)

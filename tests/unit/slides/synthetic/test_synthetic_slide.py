@@ -26,6 +26,7 @@ from scmil.slides.synthetic.textures import (
 )
 
 
+@pytest.mark.slow
 def test_the_same_tissue_is_there_at_every_resolution(tmp_path: Path) -> None:
     pictures, outlines = [], []
     for mpp, down in ((0.25, 4), (0.5, 2), (1.0, 1)):

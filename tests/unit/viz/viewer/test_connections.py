@@ -20,6 +20,7 @@ from viewer_case import (
 from scmil.viz.viewer import Library, Server, connections
 
 
+@pytest.mark.slow
 def test_many_silent_connections_do_not_block_others(server: Server) -> None:
     silent = []
     for _ in range(300):
@@ -35,6 +36,7 @@ def test_many_silent_connections_do_not_block_others(server: Server) -> None:
             one.close()
 
 
+@pytest.mark.slow
 def test_connections_without_the_token_are_closed_and_one_with_it_stays_open(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ app(["view", sys.argv[1], sys.argv[2], "--no-open"])
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_viewer_while_all_threads_are_busy(home: Path) -> None:
     command = [sys.executable, "-c", BUSY, str(home / "sc"), str(home / "slides")]
     with subprocess.Popen(
