@@ -43,7 +43,9 @@ class Scaling(NamedTuple):
         def load(bag_id: str) -> Bag:
             return self.apply_to_bag(bags[positions[bag_id]])
 
-        return BagSet.lazy(bags.ids, load, bags.labels, bags.patients, bags.classes, bags.mark)
+        return BagSet.lazy(
+            bags.ids, load, bags.labels, bags.patients, bags.classes, bags.mark, bags.targets
+        )
 
     def to_json(self) -> dict[str, list[float]]:
         """Return the scaling as it is stored in `study.json`."""

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from scmil.core.limits import BOUNDS, problem
 from scmil.core.run_format import PROTOCOLS, TEST_TUNED
 from scmil.errors import OptionError, ScmilError
+from scmil.studies.from_settings import check_model, recipe_of, rule_of, without_partly_annotated
 from scmil.studies.problems import Problems, suggestion
 from scmil.studies.settings import (
     TRAINING_KEYS,
     LocalisationSettings,
     ModelSettings,
+    TaskOptions,
     TrainingSettings,
-    check_model,
-    recipe_of,
-    rule_of,
-    without_partly_annotated,
 )
 from scmil.training import baseline
 
@@ -63,7 +61,8 @@ RECIPE_KEYS = (
     "regularisation",
 )
 # Optional keys without a default: settings without them do not contain them.
-DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing")
+TARGET_KEYS = tuple(each.name for each in fields(TaskOptions))
+DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing", *TARGET_KEYS)
 DATA_SWITCHES = ("allow_missing", "drop_unlabelled")
 KEYS: dict[str, tuple[str, ...]] = {
     "data": (*DEFAULTS["data"], *DATA_TEXTS, *DATA_SWITCHES),

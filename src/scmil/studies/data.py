@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,17 @@ from scmil.bags.checks import check_classes, labelled
 from scmil.bags.datasets import words_of
 from scmil.bags.label_records import columns_json, describe_inferred
 from scmil.bags.labels import Labels, read_labels
+from scmil.bags.slide_ids import slide_id
 from scmil.core.text import first_names
 from scmil.errors import DataError, ScmilError
 from scmil.studies.config import TABLES, standardised_by_default
 from scmil.studies.run_inputs import load_bags
-from scmil.studies.settings import DataSettings
+from scmil.studies.settings import DataSettings, TaskOptions
+from scmil.studies.target_data import read_data_targets
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
+    from scmil.bags.targets import Targets
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ def open_data(
     missing: str | None = None,
     drop_unlabelled: bool = False,
     standardise: bool | None = None,
+    task: TaskOptions | None = None,
 ) -> Data:
     """Open bags with their labels, and check the labels before any bag is read.
 
@@ -55,13 +59,15 @@ def open_data(
         bags: A folder in any format, a table that has its labels, or the name of a data set, of
             which the first letters suffice.
         labels: A table of labels.
-        label: The column of the labels.
+        label: The column of the labels; several, separated by commas, for several labels.
         key: The encoder, if a folder has features of several.
         format_name: The format of a folder, if it is not detected.
         data: A folder with data sets.
         missing: Words for a missing label, separated by commas: see `read_labels`.
         drop_unlabelled: Whether bags without a label are left out.
         standardise: Whether features are standardised; by default those of a folder are not.
+        task: What is predicted, if it is not a class or cannot be inferred from the table. The
+            settings of the result name the task, unless it is a class.
 
     Returns:
         The bags, and notes on what was left out.
@@ -82,7 +88,10 @@ def open_data(
         format=format_name,
         missing=missing,
         drop_unlabelled=drop_unlabelled or None,
+        **asdict(task or TaskOptions()),
     )
+    if (found := read_data_targets(settings)) is not None:
+        return _open_target_data(settings, found, data)
     everyone = load_bags(replace(settings, drop_unlabelled=None), data)
     kept = labelled(everyone) if drop_unlabelled else everyone
     is_folder = Path(name).is_dir()
@@ -104,13 +113,26 @@ def open_data(
     return Data(settings, kept, notes, columns)
 
 
+def _open_target_data(settings: DataSettings, targets: Targets, data: Path | None) -> Data:
+    """Open bags with values of another task than classes."""
+    settings = replace(settings, task=targets.task)
+    bags = load_bags(settings, data)
+    notes, ids = targets.notes, {*map(slide_id, bags.ids)}
+    if lost := [slide for slide in targets.known if slide not in ids]:
+        notes += (_without_bag(lost, len(targets)),)
+    return Data(settings, bags, notes, columns_json(targets.columns))
+
+
+def _without_bag(lost: Sequence[str], slides: int) -> str:
+    return f"labelled slides without a bag ({len(lost)} of {slides}): {first_names(lost)}."
+
+
 def _notes(table: Labels, bags: BagSet) -> tuple[str, ...]:
     """What was merged in the table of labels, and which of its slides have no bag."""
     lost = without_bag(table, bags.ids)
     if not lost:
         return tuple(table.notes)
-    note = f"labelled slides without a bag ({len(lost)} of {len(table)}): {first_names(lost)}."
-    return (*table.notes, note)
+    return (*table.notes, _without_bag(lost, len(table)))
 
 
 def _dataset_name(name: str) -> str:

@@ -19,6 +19,7 @@ from scmil.core.regular_files import check_regular
 from scmil.errors import ConfigError, ScmilError
 from scmil.studies import config
 from scmil.studies.config import DEFAULTS
+from scmil.studies.from_settings import build_from_settings, check_model, recipe_of, rule_of
 from scmil.studies.grid import Draft, expand, get_value, set_value
 from scmil.studies.problems import Problems
 from scmil.studies.settings import (
@@ -29,10 +30,6 @@ from scmil.studies.settings import (
     RunSettings,
     TrainingSettings,
     aggregator_of,
-    build_from_settings,
-    check_model,
-    recipe_of,
-    rule_of,
 )
 
 __all__ = [

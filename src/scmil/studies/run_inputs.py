@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scmil.bags.target_bags import with_targets
 from scmil.core.atomic import write_atomically
 from scmil.core.fingerprint import Inputs, sha256_of_file, sha256_of_json, stat_of
 from scmil.errors import ConfigError, DataError, ScmilError
+from scmil.studies.config import TARGET_KEYS
 from scmil.studies.plan import Cell
 from scmil.studies.settings import DataSettings
+from scmil.studies.target_data import read_data_targets
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
@@ -26,10 +29,14 @@ def load_bags(settings: DataSettings, data: Path | None = None) -> BagSet:
     from scmil.bags.checks import labelled
     from scmil.bags.datasets import load_dataset
 
+    targets = read_data_targets(settings)
     options = settings.to_json()
-    for key in ("dataset", "standardise", "name", "drop_unlabelled"):
+    of_table = () if targets is None else ("labels", "label", "missing")
+    for key in ("dataset", "standardise", "name", "drop_unlabelled", *TARGET_KEYS, *of_table):
         options.pop(key, None)
     bags = load_dataset(settings.dataset, data=data, **options)
+    if targets is not None:
+        return with_targets(bags, targets, drop_missing=bool(settings.drop_unlabelled))
     return labelled(bags) if settings.drop_unlabelled else bags
 
 

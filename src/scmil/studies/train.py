@@ -27,6 +27,7 @@ from scmil.stats.metrics import decide
 from scmil.studies import runner
 from scmil.studies.data import Data
 from scmil.studies.encoder_licence import licence_of
+from scmil.studies.from_settings import build_from_settings, check_model, recipe_of
 from scmil.studies.model_card import card
 from scmil.studies.model_folder import (
     FORMAT,
@@ -39,13 +40,7 @@ from scmil.studies.model_folder import (
 from scmil.studies.model_metrics import Numbers, metrics_of_splits
 from scmil.studies.plan import make_plan
 from scmil.studies.run_inputs import read_inputs, write_inputs
-from scmil.studies.settings import (
-    TRAINING_KEYS,
-    TrainSettings,
-    build_from_settings,
-    check_model,
-    recipe_of,
-)
+from scmil.studies.settings import TRAINING_KEYS, TrainSettings
 from scmil.studies.train_state import (
     CHECKPOINT,
     CROSS,
