@@ -76,7 +76,52 @@ Format = Annotated[
 ]
 LabelColumn = Annotated[
     str | None,
-    typer.Option("--label", help="Column that contains the labels.", show_default="detected"),
+    typer.Option(
+        "--label",
+        help="Column that contains the labels; several columns, separated by commas, for several "
+        "labels.",
+        show_default="detected",
+    ),
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="What is predicted: class, survival (time and event), regression (a number), ordinal "
+        "(an ordered grade) or multilabel (several labels).",
+        show_default="from the columns",
+    ),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option("--time", help="Survival: column of the times.", show_default="detected"),
+]
+EventColumn = Annotated[
+    str | None,
+    typer.Option("--event", help="Survival: column of the events.", show_default="detected"),
+]
+EventValue = Annotated[
+    str | None,
+    typer.Option(
+        "--event-value",
+        help="Survival: the value of the event column that means an event.",
+        show_default="1, yes, dead, ...",
+    ),
+]
+Grades = Annotated[
+    str | None,
+    typer.Option(
+        "--grades",
+        help="Ordinal: the grades from the lowest, separated by commas.",
+        show_default="whole numbers",
+    ),
+]
+Loss = Annotated[
+    str | None,
+    typer.Option(
+        help="Loss of the task: discrete or cox (survival), huber or squared (regression).",
+        show_default="the first",
+    ),
 ]
 Missing = Annotated[
     str | None,

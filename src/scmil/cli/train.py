@@ -13,15 +13,21 @@ from scmil.cli.options import (
     Data,
     Device,
     Epochs,
+    EventColumn,
+    EventValue,
     Format,
+    Grades,
     Jobs,
     Json,
     Key,
     LabelColumn,
+    Loss,
     Missing,
     Overwrite,
     Repeats,
     Seed,
+    TaskName,
+    TimeColumn,
     device_of,
     with_options_of,
 )
@@ -86,6 +92,11 @@ def open_inputs(
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
     data: Data = None,
+    task: TaskName = None,
+    time: TimeColumn = None,
+    event: EventColumn = None,
+    event_value: EventValue = None,
+    grades: Grades = None,
 ) -> TrainingInputs:
     """Open the bags with their labels. The parameters are options of several commands."""
     from scmil import studies as study
@@ -100,6 +111,7 @@ def open_inputs(
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
+        task=study.TaskOptions(task, time, event, event_value, grades),
     )
     return TrainingInputs(opened, data)
 
@@ -134,6 +146,7 @@ def train_(
         ),
     ] = 20,
     recipe: RecipeName = "official",
+    loss: Loss = None,
     class_weights: Annotated[
         str | None,
         typer.Option(
@@ -171,6 +184,9 @@ def train_(
 
     Example: `scmil train bags/ labels.csv --aggregator abmil-gated --sc --out model/`
 
+    Other tasks than classes: `--task survival --time os_months --event os_event`, `--task
+    regression --label age`, `--task ordinal --label grade`, `--label tp53,msi`.
+
     A bag holds the features of all tiles of one slide; the aggregator is the network that combines
     them into one prediction. Patients are divided into a training, a validation and a test split,
     stratified by class. The epoch with the best validation AUC is kept. The output folder contains
@@ -197,6 +213,7 @@ def train_(
             device=device_of(device),
             precision=precision,
             seed=seed,
+            loss=loss,
             resume=resume,
             overwrite=overwrite,
             progress=bars.callback,
@@ -300,17 +317,21 @@ def compare_(
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    """Print AUC and accuracy of the test and validation splits and of the cross-validation."""
+    """Print AUC and accuracy of the test and validation splits and of the cross-validation, or the
+    metrics of another task.
+    """
+    from scmil.core.run_format import MAIN_METRICS
+
+    main = MAIN_METRICS.get(metrics.get("task", ""))
+    shown = [main] if main else [("auc", "AUC"), ("accuracy", "accuracy")]
     for split, split_name in (("test", "test split"), ("valid", "validation split")):
         for level, values in metrics.get(split, {}).items():
-            text = ", ".join(
-                f"{name} {_format_estimate(values[key])}"
-                for key, name in (("auc", "AUC"), ("accuracy", "accuracy"))
-            )
+            text = ", ".join(f"{name} {_format_estimate(values[key])}" for key, name in shown)
             say(f"{split_name}, {values['n']} {level}s of {values['patients']} patients: {text}")
     for row in metrics.get("cross_validation", []):
         size = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        say(f"cross-validation, {size}: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}")
+        scores = ", ".join(f"{name} {row[key]:.3f}" for key, name in shown)
+        say(f"cross-validation, {size}: {scores}")
 
 
 def _format_estimate(values: dict[str, float | None]) -> str:

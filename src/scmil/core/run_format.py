@@ -7,3 +7,10 @@ FORMAT = "scmil-run-1"  # of experiment.json and result.json
 TEST_TUNED = "test-tuned"
 PROTOCOLS = ("last", "nested", TEST_TUNED)
 EXPERIMENT, RESULT, FAILED = "experiment.json", "result.json", "failed.json"
+# The metric that decides about each task other than classes, by its column, and its name in text.
+MAIN_METRICS = {
+    "survival": ("c_index", "concordance"),
+    "regression": ("r2", "R²"),
+    "ordinal": ("kappa", "quadratic kappa"),
+    "multilabel": ("macro: auc", "macro AUC"),
+}

@@ -27,7 +27,7 @@ from scmil.studies.predict import (
     predict_folder,
 )
 from scmil.studies.score_tiles import ScoredSlides, score_folder
-from scmil.studies.settings import TrainSettings
+from scmil.studies.settings import TaskOptions, TrainSettings
 from scmil.studies.train import Trained, train
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Data",
     "Predicted",
     "ScoredSlides",
+    "TaskOptions",
     "TrainSettings",
     "Trained",
     "are_slides",

@@ -52,7 +52,7 @@ def build_for_split(
 
     Bins and scales of the objective come from the training bags of the split.
     """
-    from scmil.training.target_folds import objective_for
+    from scmil.training.target_objectives import objective_for
 
     if bags.targets is None:
         return build_from_settings(model, dim, max(2, len(bags.classes)), seed)

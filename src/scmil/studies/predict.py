@@ -15,6 +15,7 @@ import numpy as np
 from scmil.bags.encoder_names import card_name
 from scmil.bags.provenance import check_same_provenance
 from scmil.bags.scaling import scale_as_recorded
+from scmil.bags.targets import target_from_json
 from scmil.core.limits import bounded
 from scmil.core.outputs import Outputs
 from scmil.core.tables import records_csv
@@ -30,6 +31,7 @@ from scmil.studies.model_folder import (
     read_page,
 )
 from scmil.studies.model_metrics import Numbers
+from scmil.studies.target_metrics import answer_cells
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -75,6 +77,12 @@ def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
         )
     model = load_model(folder)
     check_study(path, study, int(model.spec["classes"]) if model.spec else 0, model.dim)
+    tasks = (None if model.objective is None else model.objective.task, study.get("task"))
+    if len({*tasks}) > 1:
+        raise ModelFileError(
+            f"{path}: the model is of the task {tasks[0] or 'class'!r}, the study of "
+            f"{tasks[1] or 'class'!r}. Copy the folder again, or train the model again."
+        )
     return model, study
 
 
@@ -124,14 +132,15 @@ def predict_folder(
             [p] = predict(model, [bag], device=device).double().numpy()
             if not np.isfinite(p).all():
                 raise BagError(nan_message(bag_id))
-            rows.append(_row(study, bag, p))
+            rows.append(_row(study, model, bag, p))
         if progress:
             progress(position + 1)
     raise_if_all(foreign, len(bags))
     if out is not None:
         out = Path(out)
         columns = ["slide_id", "case_id", "y_pred", *(f"p_{name}" for name in study["classes"])]
-        outputs_of(out, overwrite).write(out, records_csv(rows, columns))
+        further = [name for name in (rows[0] if rows else ()) if name not in columns]
+        outputs_of(out, overwrite).write(out, records_csv(rows, [*columns, *further]))
         failure_log = FailureLog(out.parent)
         for bag_id, cause in failed.items():
             failure_log.add(bag_id, "predict", cause)
@@ -174,10 +183,14 @@ def raise_if_all(foreign: Sequence[ShapeError], bags: int) -> None:
         raise foreign[0]
 
 
-def _row(study: Page, bag: Bag, p: Numbers) -> Page:
+def _row(study: Page, model: MILModel, bag: Bag, p: Numbers) -> Page:
+    first = {"slide_id": bag.id, "case_id": bag.patient or ""}
+    if model.objective is not None:
+        target = target_from_json(study["target"])
+        return first | answer_cells(target, model.objective, p, study["cut_off"])
     classes = study["classes"]
     predicted = classes[int(decide(p[None], study["threshold"])[0])]
-    return {"slide_id": bag.id, "case_id": bag.patient or "", "y_pred": predicted} | {
+    return {**first, "y_pred": predicted} | {
         f"p_{name}": f"{value:.7g}" for name, value in zip(classes, p, strict=True)
     }
 

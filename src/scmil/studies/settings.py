@@ -258,6 +258,7 @@ class TrainSettings:
         device: Where it is trained.
         precision: Precision of matrix products.
         seed: Seed of the split, the initial weights and the order of bags.
+        loss: Loss of another task than classes, instead of its first one.
     """
 
     aggregator: str = "abmil-gated"
@@ -273,6 +274,7 @@ class TrainSettings:
     device: str = "cpu"
     precision: str = "float32"
     seed: int = 0
+    loss: str | None = None
 
     @property
     def model(self) -> ModelSettings:
@@ -306,6 +308,7 @@ class TrainSettings:
             "device": self.device,
             "precision": self.precision,
             "seed": self.seed,
+            **_without_none({"loss": self.loss}),
         }
 
 

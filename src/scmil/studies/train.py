@@ -11,9 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scmil.bags.checks import BagSummary, patients_of, validate_bags
 from scmil.bags.splits import Split, check_split, holdout, with_validation
 from scmil.core.atomic import write_atomically
@@ -23,11 +20,11 @@ from scmil.core.tables import records_csv, write_json
 from scmil.core.text import encode_utf8
 from scmil.errors import DataError, OptionError, OutputError
 from scmil.models.predictions_file import PREDICTIONS
-from scmil.stats.metrics import decide
 from scmil.studies import runner
+from scmil.studies.answers import Answers, answers_in, check_task
 from scmil.studies.data import Data
 from scmil.studies.encoder_licence import licence_of
-from scmil.studies.from_settings import build_from_settings, check_model, recipe_of
+from scmil.studies.from_settings import build_for_split, check_model, recipe_of
 from scmil.studies.model_card import card
 from scmil.studies.model_folder import (
     FORMAT,
@@ -37,7 +34,6 @@ from scmil.studies.model_folder import (
     counter,
     read_page,
 )
-from scmil.studies.model_metrics import Numbers, metrics_of_splits
 from scmil.studies.plan import make_plan
 from scmil.studies.run_inputs import read_inputs, write_inputs
 from scmil.studies.settings import TRAINING_KEYS, TrainSettings
@@ -136,16 +132,12 @@ class _Fitted:
     model: MILModel
     fold: TrainedFold
 
-    @property
-    def probabilities(self) -> Numbers:
-        return self.fold.probabilities[-1]
-
 
 def _prepare(
     data: Data, out: Path, settings: TrainSettings, inputs: Inputs, progress: Progress | None
 ) -> _Work:
     """Check all settings, and split the bags."""
-    from scmil.training.fitting import check_precision, weigh_classes
+    from scmil.training.fitting import check_precision
 
     if settings.aggregator == baseline.NAME:
         raise OptionError(
@@ -156,7 +148,7 @@ def _prepare(
     test = None if settings.folds else settings.test
     split = _split_bags(bags, settings.valid, test, settings.seed)
     check_precision(settings.precision)
-    weigh_classes(settings.weights, bags.labels, len(bags.classes))
+    check_task(bags, settings)
     check_model(settings.model)
     recipe = recipe_of(settings.model, settings.training)
     digests = {"bags": _labels_digest(bags), "inputs": inputs.digest}
@@ -189,7 +181,9 @@ def _fit(work: _Work, facts: BagSummary) -> _Fitted:
     from scmil.training.fold import TrainingOptions, train_fold
 
     settings, bags = work.settings, work.data.bags
-    model = build_from_settings(settings.model, facts.dim, len(bags.classes), seed=settings.seed)
+    model = build_for_split(
+        settings.model, bags, work.split, facts.dim, settings.seed, settings.loss
+    )
     options = TrainingOptions(
         settings.seed,
         work.data.settings.standardise,
@@ -221,20 +215,18 @@ def _write_folder(
     from scmil.models.files import save_model
     from scmil.report import write_model_page
 
-    out, bags, split = work.out, work.data.bags, work.split
-    labels, p, threshold = np.array(bags.labels, np.int64), fitted.probabilities, _threshold(fitted)
-    metrics = metrics_of_splits(bags, split, labels, p, threshold)
+    out, answers = work.out, answers_in(work.data.bags, work.split, fitted.model, fitted.fold)
+    metrics = answers.metrics()
     if cross_validation:
         metrics["cross_validation"] = cross_validation
-    study = _study(work, facts, fitted)
+    study = _study(work, facts, fitted, answers)
     save_model(fitted.model, out)
     history = _history_rows(asdict(fitted.fold.history))
     write_atomically(out / "history.csv", records_csv(history))
-    predictions = _prediction_rows(bags, split, labels, p, threshold)
-    write_atomically(out / PREDICTIONS, records_csv(predictions))
+    write_atomically(out / PREDICTIONS, records_csv(answers.prediction_rows()))
     write_json(out / "metrics.json", metrics)
     write_atomically(
-        out / "MODEL_CARD.md", encode_utf8(card(fitted.model, study, metrics, facts, labels))
+        out / "MODEL_CARD.md", encode_utf8(card(fitted.model, study, metrics, facts, answers))
     )
     write_json(out / STUDY, study)
     write_model_page(out)
@@ -242,18 +234,13 @@ def _write_folder(
         (out / name).unlink(missing_ok=True)
 
 
-def _threshold(fitted: _Fitted) -> float:
-    return float(fitted.fold.threshold)
-
-
-def _study(work: _Work, facts: BagSummary, fitted: _Fitted) -> Page:
+def _study(work: _Work, facts: BagSummary, fitted: _Fitted, answers: Answers) -> Page:
     """The content of `study.json`."""
     bags, history, scaling = work.data.bags, fitted.fold.history, fitted.fold.scaling
     labels = work.data.settings.labels
     return {
         "format": FORMAT,
-        "classes": list(bags.classes),
-        "threshold": _threshold(fitted),
+        **answers.study(),
         "contract": {"dim": facts.dim, **facts.provenance},
         "encoder_licence": licence_of(facts.provenance),
         "scaling": None if scaling is None else scaling.to_json(),
@@ -296,7 +283,9 @@ def _cross_validate(work: _Work) -> list[Page]:
     recorded = work.recorded
     protocol = {key: recorded["split"][key] for key in ("folds", "repeats", "valid")}
     further = {
-        key: recorded[key] for key in TRAINING_KEYS if recorded[key] not in (None, "cpu", "float32")
+        key: recorded[key]
+        for key in TRAINING_KEYS
+        if recorded.get(key) not in (None, "cpu", "float32")
     }
     document = {
         "title": f"{work.data.name} · cross-validation",
@@ -321,25 +310,9 @@ def _history_rows(history: Mapping[str, Sequence[float]]) -> list[Page]:
     ]
 
 
-def _prediction_rows(
-    bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float
-) -> list[Page]:
-    part = {position: name for name, own in split._asdict().items() for position in own}
-    predicted = decide(p, threshold)
-    return [
-        {
-            "slide_id": bags.ids[i],
-            "case_id": bags.patients[i] or "",
-            "part": part[i],
-            "y_true": bags.classes[labels[i]],
-            "y_pred": bags.classes[predicted[i]],
-            **{f"p_{name}": f"{value:.7g}" for name, value in zip(bags.classes, p[i], strict=True)},
-        }
-        for i in sorted(part, key=lambda i: (Split._fields.index(part[i]), i))
-    ]
-
-
 def _labels_digest(bags: BagSet) -> str:
     """A digest of which bags have which labels."""
-    description = [bags.ids, bags.labels, bags.patients, bags.classes]
+    description: list[Any] = [bags.ids, bags.labels, bags.patients, bags.classes]
+    if bags.targets is not None:
+        description.append(bags.targets.as_json()["values"])
     return hashlib.sha256(json.dumps(description).encode()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,15 +26,11 @@ from scmil.errors import OptionError
 from scmil.models.model import build_model
 from scmil.models.objectives import (
     CoxObjective,
-    MultilabelObjective,
     Objective,
-    OrdinalObjective,
-    RegressionObjective,
     SurvivalObjective,
     model_outputs,
     objective_json,
     survival_at,
-    survival_edges,
 )
 from scmil.stats.bootstrap import MetricEstimate, number_groups
 from scmil.stats.multilabel import score_multilabel
@@ -44,13 +40,8 @@ from scmil.stats.survival import LogRank, log_rank
 from scmil.stats.survival_scores import survival_intervals
 from scmil.training.fitting import fit, predict
 from scmil.training.recipes import Recipe
+from scmil.training.target_objectives import objective_for
 
-LOSSES = {
-    "survival": ("discrete", "cox"),
-    "regression": ("huber", "squared"),
-    "ordinal": ("cumulative",),
-    "multilabel": ("masked",),
-}
 HORIZONS = (0.25, 0.5, 0.75)  # quantiles of the events at which survival is scored
 POINTS = 32  # of the grid on which survival is averaged to a risk
 
@@ -72,41 +63,6 @@ class HeldOut:
     risk: Numbers | None = None
     high: NDArray[np.bool_] | None = None
     times: tuple[float, ...] = ()
-
-
-def objective_for(target: Target, values: Numbers, loss: str | None = None) -> Objective:
-    """The objective of a task, with bins or scale from the training split.
-
-    Args:
-        target: The target.
-        values: Its values in the training split, as `Targets.array` returns them.
-        loss: One of `LOSSES` of the task; the first by default.
-
-    Returns:
-        The objective.
-
-    Raises:
-        OptionError: If the loss is unknown.
-        DataError: If the training split has no events.
-
-    >>> objective_for(NumberTarget(), np.array([[1.0], [3.0]]))
-    RegressionObjective(mean=2.0, scale=1.0, loss='huber')
-    """
-    known = LOSSES[target.task]
-    loss = known[0] if loss is None else loss
-    if loss not in known:
-        raise OptionError(
-            f"loss = {loss!r} for the task {target.task!r}. Known: {', '.join(known)}."
-        )
-    if isinstance(target, SurvivalTarget):
-        if loss == "cox":
-            return CoxObjective(min(32, max(2, len(values))))
-        return SurvivalObjective(tuple(survival_edges(values[:, 0], values[:, 1]).tolist()))
-    if isinstance(target, NumberTarget):
-        return RegressionObjective(float(values.mean()), float(values.std()) or 1.0, loss)
-    if isinstance(target, GradeTarget):
-        return OrdinalObjective(len(target.grades))
-    return MultilabelObjective(len(target.names))
 
 
 def target_folds(targets: Targets, ids: Sequence[str], folds: int, seed: int = 0) -> list[Split]:
@@ -211,6 +167,36 @@ def cross_fit(
         np.concatenate([part.high for part in parts]) if survival else None,
         parts[0].times,
     )
+
+
+def held_out_part(
+    targets: Targets,
+    objective: Objective,
+    outputs: Numbers,
+    ids: Sequence[str],
+    split: Split,
+    part: Sequence[int],
+) -> HeldOut:
+    """The predictions of some bags by one model, for `score_held_out`.
+
+    The times at which survival is scored and the cut-off of the risk come from the training bags.
+
+    Args:
+        targets: The targets.
+        objective: The objective of the model.
+        outputs: Outputs of the model for all bags (b, w).
+        ids: All bags.
+        split: The split that the model was trained on.
+        part: Positions of the bags.
+
+    Returns:
+        The predictions.
+    """
+    train, values = list(split.train), targets.array(ids)
+    times, grid = (made(targets.target, values[train]) for made in (_horizons, _risk_grid))
+    predicted = (objective, outputs[train], outputs[list(part)])
+    found = _predictions(predicted, split, values, times, grid)
+    return replace(found, ids=tuple(ids[position] for position in part))
 
 
 def score_held_out(
