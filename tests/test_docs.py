@@ -187,6 +187,11 @@ def test_every_picture_is_made_by_a_command() -> None:
             assert f'"{path.name}"' in made, f"{picture}: no script makes it"
 
 
+def test_the_readme_states_the_number_of_aggregators() -> None:
+    stated = re.findall(r"`scmil ls` lists the (\d+) aggregators", (ROOT / "README.md").read_text())
+    assert [int(number) for number in stated] == [len(scmil.aggregators.names())]
+
+
 def test_the_changelog_has_this_version() -> None:
     assert f"## {scmil.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,30 @@ import scmil
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+# What the core installs beside torch; `make dist` measures its size.
+CORE = {
+    "annotated-doc", "filelock", "h5py", "markdown-it-py", "mdurl", "numpy", "pygments", "rich",
+    "safetensors", "shellingham", "threadpoolctl", "typer",
+}  # fmt: skip
+
+
+def find_required(lines: list[str]) -> set[str]:
+    """The packages of these requirements and of their requirements; without extras and torch."""
+    found: set[str] = set()
+    waiting = list(lines)
+    while waiting:
+        line = waiting.pop()
+        name = re.split(r"[\s<>=!~;(\[]", line.lower())[0]
+        if ";" in line or name == "torch" or name in found:
+            continue
+        found.add(name)
+        with contextlib.suppress(PackageNotFoundError):  # then its name is enough
+            waiting += requires(name) or []
+    return found
+
+
+def test_the_core_needs_few_packages_beside_torch() -> None:
+    assert find_required(PROJECT["dependencies"]) <= CORE
 
 
 def test_the_citation_names_the_version_of_the_package() -> None:

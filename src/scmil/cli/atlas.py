@@ -63,8 +63,9 @@ def atlas(
         bool,
         typer.Option(
             "--evidence",
-            help="Also compute the contributions of the atoms to the logits by integrated "
-            "gradients, which is slow, if they are not exact.",
+            help="Show the contributions of the atoms to the logits for every aggregator. Without "
+            "it they are shown only if the head is linear after pooling, because then they are "
+            "exact; otherwise they are computed by integrated gradients, which is slow.",
         ),
     ] = False,
     key: Key = None,

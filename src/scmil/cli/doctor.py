@@ -26,12 +26,14 @@ REQUIRED = {
     "torch": "2.4",
     "numpy": "1.26",
     "safetensors": "0.4.3",
-    "typer": "0.12",
+    "typer": "0.16",
     "rich": "13",
     "h5py": "3.10",
     "filelock": "3.13",
     "threadpoolctl": "3.2",
 }
+# Upper bounds of the project; a later version works, but is larger.
+BELOW = {"typer": "0.29"}
 EXTRAS = {
     "statistics": ("scipy", "scikit-learn"),
     "benchmarks": ("mil",),
@@ -107,7 +109,12 @@ def check_package(package: str, least: str) -> Check:
     found = _version(package)
     new_enough = found is not None and at_least(found, least)
     text = (found or "not installed") + f"; {least} or later is needed" * (not new_enough)
-    return _make_check(package, new_enough, text, f"pip install '{package}>={least}'")
+    return _make_check(package, new_enough, text, f"pip install '{requirement(package, least)}'")
+
+
+def requirement(package: str, least: str) -> str:
+    """Return the range of versions of a package, as in pyproject.toml."""
+    return f"{package}>={least}" + (f",<{BELOW[package]}" if package in BELOW else "")
 
 
 def check_extra(extra: str, packages: tuple[str, ...]) -> Check:

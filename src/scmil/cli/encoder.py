@@ -18,8 +18,8 @@ def encoder_(
         list[str],
         typer.Argument(
             metavar="[check] NAME",
-            help="Name of an encoder (scmil ls encoders), or the path of a card. With 'check' in "
-            "front, the encoder is built and tested.",
+            help="Name of an encoder (scmil ls encoders), or the path of a card, a TOML file that "
+            "describes an encoder. With 'check' in front, the encoder is built and tested.",
         ),
     ],
     weights: Annotated[
@@ -38,13 +38,13 @@ def encoder_(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print what an encoder expects, returns and allows, or check it on this computer.
+    """Print the tiles, features, weights and licence of an encoder, or test it on this computer.
 
     Example: `scmil encoder uni2-h`
 
     `scmil encoder check NAME --weights FILE` builds the network, compares the number of its
     parameters with the card, loads the weights, encodes a synthetic tile, and prints the digest of
-    the features, the speed and the memory.
+    the features, the speed and the memory use.
     """
     from scmil.encoding.encoders import card_of
     from scmil.errors import OptionError

@@ -17,23 +17,25 @@ def get(
     name: Annotated[
         str,
         typer.Argument(
-            help="A benchmark such as fox or birds-winter-wren (scmil ls datasets), or a set of "
-            "features (scmil ls features)."
+            help="Name of a benchmark data set such as fox or birds-winter-wren (scmil ls "
+            "datasets), or of a set of features (scmil ls features)."
         ),
     ],
     url: Annotated[
         str | None,
         typer.Option(
-            help="Download from another address. The content is verified in any case.",
-            show_default="the public original",
+            help="Download from another address. Published checksums are verified in any case.",
+            show_default="the public source",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the features.", show_default="the cache of scmil"),
+        typer.Option(
+            help="Output folder of the features.", show_default="the cache folder of scmil"
+        ),
     ] = None,
     max_size: Annotated[
-        float, typer.Option(min=0, help="Largest size of a set of features in GB.")
+        float, typer.Option(min=0, help="Reject sets of features larger than this, in GB.")
     ] = 100.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print size and licence of the features, and exit.")
@@ -44,7 +46,7 @@ def get(
 
     Example: `scmil get camelyon16-torchmil --out features/ --dry-run`
 
-    Size, licence, encoders and protocol of features are printed before anything is downloaded. An
+    For features, their size, licence, encoders and how they were computed are printed first. An
     interrupted download resumes when the command is repeated.
     """
     from scmil.bags.datasets import fetch, names

@@ -54,8 +54,8 @@ def heatmap(
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Model folder of another fold or seed. May be repeated. The spread of the score "
-            "over all models is drawn as a further panel."
+            help="Model folder of another fold or seed. May be repeated. The standard deviation of "
+            "the score over all models is drawn as a further panel."
         ),
     ] = None,
     same_scale: Annotated[

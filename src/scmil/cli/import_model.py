@@ -24,9 +24,9 @@ def import_model_(
         str,
         typer.Option(
             "--as",
-            help="Aggregator: abmil, abmil-gated, mean, max, dsmil, transmil, dtfd-afs, "
-            "dtfd-maxmin, ilra, transformer, rrt, wikg, s4mil, patch-gcn, mi-net, mi-net-instance, "
-            "mi-net-ds or mi-net-rc.",
+            help="Aggregator: mean, max, mi-net-instance, mi-net, mi-net-ds, mi-net-rc, abmil, "
+            "abmil-gated, dsmil, transmil, dtfd-maxmin, dtfd-afs, ilra, clam-sb, clam-mb, acmil, "
+            "attrimil, dgr-mil, transformer, rrt, wikg, s4mil or patch-gcn.",
         ),
     ],
     encoder: Annotated[
@@ -44,36 +44,46 @@ def import_model_(
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(help="Edge length of the tiles in pixels.", show_default="not compared"),
+        typer.Option(
+            help="Width and height of the tiles in pixels, compared with those of the bags.",
+            show_default="not compared",
+        ),
     ] = None,
     mpp: Annotated[
         float | None,
-        typer.Option(help="Microns per pixel of the tiles.", show_default="not compared"),
+        typer.Option(
+            help="Microns per pixel of the tiles, compared with those of the bags.",
+            show_default="not compared",
+        ),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
             help="Probability above which the second of two classes is predicted.",
-            show_default="0.5; the likeliest class for one sigmoid per class",
+            show_default="0.5; with one sigmoid per class, the most likely class",
         ),
     ] = None,
     scaling: Annotated[
         Path | None,
         typer.Option(
-            help="JSON file with the lists mean and deviation, to standardise the features.",
-            show_default="features as they are",
+            help="JSON file with the lists mean and deviation, one number per feature, to "
+            "standardise the features.",
+            show_default="features are not scaled",
         ),
     ] = None,
-    groups: Annotated[int, typer.Option(min=1, help="DTFD: number of pseudo-bags.")] = 4,
-    pooling: Annotated[str, typer.Option(help="MI-Net: pooling, max, mean or lse.")] = "max",
+    groups: Annotated[
+        int, typer.Option(min=1, help="DTFD: number of groups into which a bag is divided.")
+    ] = 4,
+    pooling: Annotated[str, typer.Option(help="MI-Net: max, mean or lse (log-sum-exp).")] = "max",
     sc_layers: Annotated[
-        int, typer.Option(min=1, help="SC-MIL: number of steps of the sparse coding layer.")
+        int, typer.Option(min=1, help="SC-MIL: number of iterations of the sparse coding layer.")
     ] = 5,
     option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Option of the aggregator that no tensor shows, such as heads=4; repeatable.",
+            help="Option of the aggregator that cannot be derived from the tensors, such as "
+            "heads=4. May be repeated.",
             show_default="the authors' defaults",
         ),
     ] = None,
@@ -84,8 +94,9 @@ def import_model_(
 
     Example: `scmil import-model c16.pth --as dsmil --encoder simclr --classes normal,tumor`
 
-    Every tensor of the file must have its place in the model; missing and unexpected ones are
-    listed. Nothing in the file is run. predict, heatmap and view accept the folder.
+    Every tensor of the file must match one of the model; missing and unexpected tensors are
+    reported. No code in the file is run. The folder can be used with predict, heatmap, locate, pca
+    and view.
     """
     from scmil.models.official_weights import Choices
     from scmil.studies.import_model import ImportSettings, import_model

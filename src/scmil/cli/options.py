@@ -41,6 +41,17 @@ Data = Annotated[
     typer.Option(help="Folder of the benchmark data sets.", show_default="$SCMIL_DATA"),
 ]
 
+Mpp = Annotated[
+    float | None, typer.Option(help="Microns per pixel of the tiles.", show_default="0.5")
+]
+EncoderMpp = Annotated[
+    float | None,
+    typer.Option(
+        "--mpp",
+        help="Microns per pixel of the tiles.",
+        show_default="that of the encoder, or 0.5",
+    ),
+]
 MppOf = Annotated[
     str | None,
     typer.Option(
@@ -155,7 +166,7 @@ Repeats = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Number of runs made in parallel.", show_default="the number of cores"
+        min=1, help="Number of runs executed in parallel.", show_default="the number of cores"
     ),
 ]
 

@@ -13,7 +13,9 @@ from scmil.cli import app
 from scmil.cli.options import (
     SLIDES,
     Device,
+    EncoderMpp,
     Json,
+    Mpp,
     MppOf,
     On,
     OverrideMpp,
@@ -42,13 +44,6 @@ EncoderSizePx = Annotated[
         min=1,
         help="Width and height of a tile in pixels.",
         show_default="that of the encoder, or 256",
-    ),
-]
-Mpp = Annotated[
-    float | None,
-    typer.Option(
-        help="Microns per pixel of the tiles.",
-        show_default="0.5; for encode that of the encoder, or 0.5",
     ),
 ]
 Mag = Annotated[
@@ -188,7 +183,7 @@ def encode_(
         typer.Option("--offline", help="Do not download weights; report the file that is missing."),
     ] = False,
     size: EncoderSizePx = None,
-    mpp: Mpp = None,
+    mpp: EncoderMpp = None,
     mag: Mag = None,
     overlap: Overlap = 0,
     min_tissue: MinTissue = 0.1,

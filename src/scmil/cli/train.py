@@ -246,8 +246,8 @@ def compare_(
         str,
         typer.Option(
             help="Layers to place in front of each aggregator, separated by commas: sc (sparse "
-            "coding), linear (a linear layer of the same width), rrt (the re-embedding of "
-            "RRT-MIL)."
+            "coding), linear (a linear layer of the same width), rrt (the regional "
+            "transformer of RRT-MIL)."
         ),
     ] = "sc,linear",
     out: Annotated[
@@ -275,11 +275,10 @@ def compare_(
     Example: `scmil compare bags/ labels.csv --aggregator abmil-gated,dsmil`
 
     Each aggregator is cross-validated with three methods on the same splits: without sparse
-    coding, with sparse coding, and with a linear layer of the same width instead; `--refine` adds
-    the re-embedding of RRT-MIL, or leaves one out. The baseline is
-    a logistic regression on the mean and the maximum of the features of each bag. The report
-    contains differences with confidence intervals, significance tests, cost and a summary. An
-    interrupted command resumes when it is repeated.
+    coding, with sparse coding, and with a linear layer of the same width instead. Other layers are
+    chosen with `--refine`. The baseline is a logistic regression on the mean and the maximum of the
+    features of each bag. The report contains differences with confidence intervals, significance
+    tests, cost and a summary. An interrupted command resumes when it is repeated.
     """
     from scmil import studies as study
     from scmil.cli.run import run_plan

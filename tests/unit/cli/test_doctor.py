@@ -62,9 +62,9 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_the_lowest_versions_are_those_of_the_project() -> None:
+def test_the_versions_are_those_of_the_project() -> None:
     stated = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]
-    needed = {f"{package}>={least}" for package, least in doctor.REQUIRED.items()}
+    needed = {doctor.requirement(*item) for item in doctor.REQUIRED.items()}
     assert needed <= set(stated)
     assert {line for line in PROJECT["dependencies"] if line not in needed} == set()
     assert PROJECT["requires-python"] == f">={doctor.PYTHON}"
@@ -99,6 +99,11 @@ def test_an_old_or_missing_package_has_an_install_command(monkeypatch: pytest.Mo
     monkeypatch.setattr(doctor, "version", missing)
     found = "not installed; 2.4 or later is needed"
     assert doctor.check_package("torch", "2.4") == ("torch", False, found, command, False)
+
+
+def test_an_install_command_keeps_the_upper_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", missing)
+    assert doctor.check_package("typer", "0.16").remedy == "pip install 'typer>=0.16,<0.29'"
 
 
 def test_a_missing_extra_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
