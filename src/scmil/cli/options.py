@@ -127,6 +127,16 @@ Grades = Annotated[
         show_default="whole numbers",
     ),
 ]
+PatientMode = Annotated[
+    str | None,
+    typer.Option(
+        "--patient",
+        metavar="joined|mean|max",
+        help="How the slides of a patient are used: joined to one bag, or one bag per slide whose "
+        "predictions are averaged (mean) or of which the largest counts (max).",
+        show_default="mean",
+    ),
+]
 Loss = Annotated[
     str | None,
     typer.Option(

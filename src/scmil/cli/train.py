@@ -24,6 +24,7 @@ from scmil.cli.options import (
     Loss,
     Missing,
     Overwrite,
+    PatientMode,
     Repeats,
     Seed,
     TaskName,
@@ -97,6 +98,7 @@ def open_inputs(
     event: EventColumn = None,
     event_value: EventValue = None,
     grades: Grades = None,
+    patient: PatientMode = None,
 ) -> TrainingInputs:
     """Open the bags with their labels. The parameters are options of several commands."""
     from scmil import studies as study
@@ -112,6 +114,7 @@ def open_inputs(
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
         task=study.TaskOptions(task, time, event, event_value, grades),
+        patient=patient,
     )
     return TrainingInputs(opened, data)
 

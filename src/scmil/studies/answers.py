@@ -41,12 +41,14 @@ class Answers(Protocol):
         """How the bags are distributed, for the model card."""
 
 
-def answers_in(bags: BagSet, split: Split, model: MILModel, fold: TrainedFold) -> Answers:
-    """The answers of the final model of a fold."""
+def answers_in(
+    bags: BagSet, split: Split, model: MILModel, fold: TrainedFold, pooling: str = "mean"
+) -> Answers:
+    """The answers of the final model of a fold; `pooling` is that of the slides of a patient."""
     outputs = fold.probabilities[-1]
     if model.objective is None:
         labels = np.array(bags.labels, np.int64)
-        return ClassAnswers(bags, split, labels, outputs, float(fold.threshold))
+        return ClassAnswers(bags, split, labels, outputs, float(fold.threshold), pooling)
     return TargetAnswers(bags, split, model.objective, outputs)
 
 
@@ -59,6 +61,7 @@ class ClassAnswers:
     labels: NDArray[np.int64]
     p: Numbers
     threshold: float
+    pooling: str = "mean"
 
     def study(self) -> Page:
         """The classes and the threshold."""
@@ -66,7 +69,9 @@ class ClassAnswers:
 
     def metrics(self) -> Page:
         """Every metric of every split."""
-        return metrics_of_splits(self.bags, self.split, self.labels, self.p, self.threshold)
+        return metrics_of_splits(
+            self.bags, self.split, self.labels, self.p, self.threshold, self.pooling
+        )
 
     def prediction_rows(self) -> list[Page]:
         """Label, predicted class and probabilities of every bag, ordered by split."""

@@ -17,7 +17,7 @@ from scmil.core.extras import import_extra
 from scmil.core.memory import PeakMemory
 from scmil.core.run_format import FORMAT, RESULT
 from scmil.core.tables import records_csv, write_json
-from scmil.stats.groups import group_positions
+from scmil.stats.groups import group_positions, pool_slides
 from scmil.studies.cell_task import Task, Training
 from scmil.studies.cell_training import CHECKPOINTS, Progress, train_folds
 from scmil.studies.localise import located_of_fold, located_summary
@@ -117,7 +117,11 @@ def _summary_rows(
         return rows
     patient_labels = labels[[positions[0] for positions in slides]]
     further = [
-        summarise([_of_patients(fold, slides) for fold in folds], patient_labels, None)
+        summarise(
+            [_of_patients(fold, slides, cell.settings.data.pooling) for fold in folds],
+            patient_labels,
+            None,
+        )
         for folds in by_protocol.values()
     ]
     return [{"level": "slide", **row} for row in rows] + [
@@ -137,12 +141,12 @@ def _slides_by_patient(
     return None if mixed or len(slides) in (0, len(labels)) else list(slides.values())
 
 
-def _of_patients(fold: ScoredFold, slides: Sequence[Sequence[int]]) -> ScoredFold:
-    """The same fold with a row per patient: the mean probability over the slides."""
+def _of_patients(fold: ScoredFold, slides: Sequence[Sequence[int]], pooling: str) -> ScoredFold:
+    """The same fold with a row per patient: the mean or largest probability over the slides."""
     row = {position: place for place, position in enumerate(fold.test)}
     tested = [number for number, positions in enumerate(slides) if positions[0] in row]
     means = [
-        fold.probabilities[[row[position] for position in slides[number]]].mean(0)
+        pool_slides(fold.probabilities[[row[position] for position in slides[number]]], pooling)
         for number in tested
     ]
     return replace(fold, test=tuple(tested), probabilities=np.stack(means))

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from scmil.bags.patient_bags import PATIENT_MODES
 from scmil.core.limits import BOUNDS, problem
 from scmil.core.run_format import PROTOCOLS, TEST_TUNED
 from scmil.errors import OptionError, ScmilError
@@ -62,7 +63,7 @@ RECIPE_KEYS = (
 )
 # Optional keys without a default: settings without them do not contain them.
 TARGET_KEYS = tuple(each.name for each in fields(TaskOptions))
-DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing", *TARGET_KEYS)
+DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing", "patient", *TARGET_KEYS)
 DATA_SWITCHES = ("allow_missing", "drop_unlabelled")
 KEYS: dict[str, tuple[str, ...]] = {
     "data": (*DEFAULTS["data"], *DATA_TEXTS, *DATA_SWITCHES),
@@ -166,6 +167,10 @@ def check_data(
     for key in DATA_TEXTS:
         if not isinstance(data.get(key, ""), str):
             problems.add(f"[data] {key} = {data[key]!r}: expected a string.")
+    if data.get("patient") not in (None, *PATIENT_MODES):
+        problems.add(
+            f"[data] patient = {data['patient']!r}: expected one of {', '.join(PATIENT_MODES)}."
+        )
     if data["standardise"] is None:
         data["standardise"] = standardised_by_default(str(data["dataset"]))
     for key in ("standardise", *DATA_SWITCHES):

@@ -12,9 +12,10 @@ from scmil.bags.checks import check_classes, labelled
 from scmil.bags.datasets import words_of
 from scmil.bags.label_records import columns_json, describe_inferred
 from scmil.bags.labels import Labels, read_labels
+from scmil.bags.patient_bags import PATIENT_MODES, join_slides
 from scmil.bags.slide_ids import slide_id
 from scmil.core.text import first_names
-from scmil.errors import DataError, ScmilError
+from scmil.errors import DataError, OptionError, ScmilError
 from scmil.studies.config import TABLES, standardised_by_default
 from scmil.studies.run_inputs import load_bags
 from scmil.studies.settings import DataSettings, TaskOptions
@@ -52,6 +53,7 @@ def open_data(
     drop_unlabelled: bool = False,
     standardise: bool | None = None,
     task: TaskOptions | None = None,
+    patient: str | None = None,
 ) -> Data:
     """Open bags with their labels, and check the labels before any bag is read.
 
@@ -68,6 +70,9 @@ def open_data(
         standardise: Whether features are standardised; by default those of a folder are not.
         task: What is predicted, if it is not a class or cannot be inferred from the table. The
             settings of the result name the task, unless it is a class.
+        patient: How the slides of a patient are used, one of `PATIENT_MODES`: "joined" to one bag,
+            or as bags of their own whose predictions are averaged ("mean", the default) or of which
+            the largest counts ("max").
 
     Returns:
         The bags, and notes on what was left out.
@@ -88,12 +93,17 @@ def open_data(
         format=format_name,
         missing=missing,
         drop_unlabelled=drop_unlabelled or None,
+        patient=patient,
         **asdict(task or TaskOptions()),
     )
+    if patient not in (None, *PATIENT_MODES):
+        raise OptionError(f"patient = {patient!r}. Known: {', '.join(PATIENT_MODES)}.")
     if (found := read_data_targets(settings)) is not None:
         return _open_target_data(settings, found, data)
-    everyone = load_bags(replace(settings, drop_unlabelled=None), data)
+    everyone = load_bags(replace(settings, drop_unlabelled=None, patient=None), data)
     kept = labelled(everyone) if drop_unlabelled else everyone
+    if patient == "joined":
+        kept = join_slides(kept)
     is_folder = Path(name).is_dir()
     if is_folder and labels is None and not any(label is not None for label in everyone.labels):
         raise DataError(
@@ -101,7 +111,7 @@ def open_data(
             "label, or similar ones."
         )
     check_classes(kept)
-    dropped = len(everyone) - len(kept)
+    dropped = len(everyone) - len(labelled(everyone)) if drop_unlabelled else 0
     notes: tuple[str, ...] = ()
     if dropped:
         notes += (f"{dropped} of {len(everyone)} bags have no label and are left out.",)
@@ -116,8 +126,9 @@ def open_data(
 def _open_target_data(settings: DataSettings, targets: Targets, data: Path | None) -> Data:
     """Open bags with values of another task than classes."""
     settings = replace(settings, task=targets.task)
-    bags = load_bags(settings, data)
-    notes, ids = targets.notes, {*map(slide_id, bags.ids)}
+    slides = load_bags(replace(settings, patient=None), data)
+    bags = join_slides(slides) if settings.patient == "joined" else slides
+    notes, ids = targets.notes, {*map(slide_id, slides.ids)}
     if lost := [slide for slide in targets.known if slide not in ids]:
         notes += (_without_bag(lost, len(targets)),)
     return Data(settings, bags, notes, columns_json(targets.columns))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scmil.bags.patient_bags import join_slides
 from scmil.bags.target_bags import with_targets
 from scmil.core.atomic import write_atomically
 from scmil.core.fingerprint import Inputs, sha256_of_file, sha256_of_json, stat_of
@@ -32,12 +33,22 @@ def load_bags(settings: DataSettings, data: Path | None = None) -> BagSet:
     targets = read_data_targets(settings)
     options = settings.to_json()
     of_table = () if targets is None else ("labels", "label", "missing")
-    for key in ("dataset", "standardise", "name", "drop_unlabelled", *TARGET_KEYS, *of_table):
+    for key in (
+        "dataset",
+        "standardise",
+        "name",
+        "drop_unlabelled",
+        "patient",
+        *TARGET_KEYS,
+        *of_table,
+    ):
         options.pop(key, None)
     bags = load_dataset(settings.dataset, data=data, **options)
     if targets is not None:
-        return with_targets(bags, targets, drop_missing=bool(settings.drop_unlabelled))
-    return labelled(bags) if settings.drop_unlabelled else bags
+        bags = with_targets(bags, targets, drop_missing=bool(settings.drop_unlabelled))
+    elif settings.drop_unlabelled:
+        bags = labelled(bags)
+    return join_slides(bags) if settings.patient == "joined" else bags
 
 
 def inputs_of(cell: Cell, bags: BagSet, out: Path) -> Inputs:

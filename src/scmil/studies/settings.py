@@ -40,7 +40,8 @@ class TaskOptions:
 class DataSettings:
     """`[data]`: which bags, what is predicted, and whether their features are standardised.
 
-    `task` is None for classes; for several labels `label` has their columns, separated by commas.
+    `patient` is one of `PATIENT_MODES`, "mean" if it is None. `task` is None for classes; for
+    several labels `label` has their columns, separated by commas.
 
     >>> DataSettings("bags", False, labels="labels.csv").to_json()
     {'dataset': 'bags', 'standardise': False, 'labels': 'labels.csv'}
@@ -61,10 +62,16 @@ class DataSettings:
     event: str | None = None
     event_value: str | None = None
     grades: str | None = None
+    patient: str | None = None
 
     def to_json(self) -> Json:
         """The table, without options that were not given."""
         return _without_none(asdict(self))
+
+    @property
+    def pooling(self) -> str:
+        """How predictions of the slides of a patient are combined: "mean" or "max"."""
+        return "max" if self.patient == "max" else "mean"
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> DataSettings:

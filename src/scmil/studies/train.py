@@ -215,7 +215,8 @@ def _write_folder(
     from scmil.models.files import save_model
     from scmil.report import write_model_page
 
-    out, answers = work.out, answers_in(work.data.bags, work.split, fitted.model, fitted.fold)
+    out, pooling = work.out, work.data.settings.pooling
+    answers = answers_in(work.data.bags, work.split, fitted.model, fitted.fold, pooling)
     metrics = answers.metrics()
     if cross_validation:
         metrics["cross_validation"] = cross_validation

@@ -166,3 +166,27 @@ def test_a_study_of_another_task_than_the_model_is_rejected(home: Path, tmp_path
     (tmp_path / "m" / "study.json").write_text(json.dumps(study | {k: other[k] for k in keys}))
     with pytest.raises(ModelFileError, match="the model is of the task 'regression', the study"):
         studies.load_trained_model(tmp_path / "m")
+
+
+def test_the_slides_of_a_patient_can_be_joined(home: Path, tmp_path: Path) -> None:
+    lines = (home / "labels.csv").read_text().splitlines()
+    first = [line.replace(f"p{i},", f"p{i // 2},", 1) for i, line in enumerate(lines[1:])]
+    same = [f"{a},{b.split(',')[1]},{a2}" for a, _, a2, b in
+            ((*first[i - i % 2].split(",", 2), first[i]) for i in range(len(first)))]  # fmt: skip
+    (tmp_path / "labels.csv").write_text("\n".join([lines[0], *same]) + "\n")
+    for task in (None, TaskOptions("survival")):
+        data = studies.open_data(
+            home / "bags", tmp_path / "labels.csv", label="label", task=task, patient="joined"
+        )
+        assert data.settings.patient == "joined"
+        assert data.bags.ids[:2] == ("p0", "p1")
+        assert len(data.bags) == len(lines) // 2
+        assert len(data.bags[0].features) == 40
+    out = tmp_path / "m"
+    trained = studies.train(data, out, settings(epochs=1))
+    assert trained.study["settings"]["data"]["patient"] == "joined"
+
+
+def test_an_unknown_patient_mode_is_rejected(home: Path) -> None:
+    with pytest.raises(OptionError, match=r"patient = 'sum'\. Known: joined, mean, max"):
+        studies.open_data(home / "bags", home / "labels.csv", label="label", patient="sum")
