@@ -22,7 +22,9 @@ from scmil.cli.options import (
     Overwrite,
     Repeats,
     Seed,
+    TaskChoice,
     device_of,
+    read_task,
     with_options_of,
 )
 from scmil.cli.output import say, say_json, say_notes, three_decimals
@@ -70,13 +72,16 @@ RecipeName = Annotated[
 
 
 class TrainingInputs(NamedTuple):
-    """The bags to train on, and the folder of benchmark data sets."""
+    """The bags to train on, the folder of benchmark data sets, and the loss of their task."""
 
     data: study.Data
     folder: Path | None
+    loss: str | None = None
 
 
+@with_options_of(read_task)
 def open_inputs(
+    chosen: TaskChoice,
     bags: Bags,
     labels: Labels = None,
     label: LabelColumn = None,
@@ -89,7 +94,9 @@ def open_inputs(
 ) -> TrainingInputs:
     """Open the bags with their labels. The parameters are options of several commands."""
     from scmil import studies as study
+    from scmil.studies.settings import TaskOptions
 
+    *task, loss = chosen
     opened = study.open_data(
         bags,
         labels,
@@ -100,8 +107,9 @@ def open_inputs(
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
+        task=TaskOptions(*task),
     )
-    return TrainingInputs(opened, data)
+    return TrainingInputs(opened, data, loss)
 
 
 @app.command("train", rich_help_panel=TRAINING)
@@ -257,10 +265,13 @@ def compare_(
 
     Example: `scmil compare bags/ labels.csv --aggregator abmil-gated,dsmil`
 
+    Example: `scmil compare bags/ clinical.csv --task survival --time os_months --event os_status`
+
     Each aggregator is cross-validated with three methods on the same splits: without sparse
     coding, with sparse coding, and with a linear layer of the same width instead; `--refine` adds
     the re-embedding of RRT-MIL, or leaves one out. The baseline is
-    a logistic regression on the mean and the maximum of the features of each bag. The report
+    a logistic regression on the mean and the maximum of the features of each bag; for other tasks
+    than classes it is a Cox or ridge regression. The report
     contains differences with confidence intervals, significance tests, cost and a summary. An
     interrupted command resumes when it is repeated.
     """
@@ -280,6 +291,7 @@ def compare_(
         recipe=recipe,
         selection=selection,
         refine=[layer.strip() for layer in refine.split(",") if layer.strip()],
+        loss=inputs.loss,
     )
     folder = out or Path("runs") / f"{plan.name}-{repeats}x{folds}-{seed}"
     start = study.run_comparison
