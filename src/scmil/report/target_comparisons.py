@@ -34,7 +34,7 @@ class TargetComparison:
     against: str
     dataset: str
     protocol: str
-    metric: str  # its name
+    metric: str  # its name in a sentence
     found: PairedDifference
     holm_p: float  # corrected over all comparisons under the protocol
 
@@ -52,7 +52,7 @@ class TargetComparison:
             else "no difference that this data can show"
         )
         return (
-            f"{self.method} changed the {self.metric} by {change(self.found.difference)} compared "
+            f"{self.method} changed {self.metric} by {change(self.found.difference)} compared "
             f"with {self.against} (95 % interval {change(low)} to {change(high)}): {verdict}."
         )
 
@@ -105,7 +105,7 @@ def compare_targets(run: TargetRun, a: Key, b: Key) -> TargetComparison:
         patients,
     )
     return TargetComparison(
-        a.method, b.method, a.dataset, a.protocol, run.main_name, found, float("nan")
+        a.method, b.method, a.dataset, a.protocol, run.the_main, found, float("nan")
     )
 
 

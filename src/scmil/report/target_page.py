@@ -130,10 +130,7 @@ def _labels(run: TargetRun) -> Markup | None:
 def _comparisons(run: TargetRun, compared: Sequence[TargetComparison]) -> Markup | None:
     if not compared:
         return None
-    words = (
-        f"Difference in the {run.main_name} to the reference method with its 95 % interval. "
-        f"{P_NOTE}"
-    )
+    words = f"Difference in {run.the_main} to the reference method with its 95 % interval. {P_NOTE}"
     parts = [element("p", words, class_="note")]
     for protocol in run.protocols:
         here = [each for each in compared if each.protocol == protocol]

@@ -120,6 +120,11 @@ class TargetRun(Run):
         return NAMES[self.task][self.main]
 
     @property
+    def the_main(self) -> str:
+        """The name of the main metric in a sentence."""
+        return self.main_name if self.task == "regression" else f"the {self.main_name}"
+
+    @property
     def headline(self) -> tuple[str, ...]:
         """The metrics that are printed."""
         return tuple(NAMES[self.task])
@@ -139,7 +144,7 @@ class TargetRun(Run):
             if name in present:
                 found[name] = text
             if name == "auc":
-                found |= {at: f"AUC at {at[4:]}" for at in present if at.startswith("auc@")}
+                found |= {at: _auc_name(at) for at in present if at.startswith("auc@")}
         return found
 
     @property
@@ -149,6 +154,14 @@ class TargetRun(Run):
         if any(result.repeats > 1 for result in self.results.values()):
             text += " Values and limits are means over the repeats."
         return text
+
+
+def _auc_name(metric: str) -> str:
+    time = metric.removeprefix("auc@")
+    try:
+        return f"AUC at {float(time):.3g}"
+    except ValueError:
+        return f"AUC at {time}"
 
 
 def explained_selection(protocol: str) -> str:

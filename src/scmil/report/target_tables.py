@@ -124,11 +124,11 @@ def caption_of(run: TargetRun, dataset: str, protocol: str) -> str:
 def _target_words(run: TargetRun, dataset: str) -> str:
     target = run.targets.get(dataset, {})
     if run.task == "survival":
-        return f"time to an event ({target.get('time')}, {target.get('event')})"
+        return f"time to an event (columns {target.get('time')} and {target.get('event')})"
     if run.task == "multilabel":
         return f"{len(target.get('names', ()))} labels"
-    kind = "grade" if run.task == "ordinal" else "number"
-    return f"{kind} {target.get('name')}"
+    kind = "ordered grade" if run.task == "ordinal" else "number"
+    return f"{kind} (column {target.get('name')})"
 
 
 def with_interval(estimate: Estimate | None) -> str:

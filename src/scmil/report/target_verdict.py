@@ -56,14 +56,14 @@ def _above_chance(run: TargetRun, protocol: str) -> str:
     known = {key: value for key, value in found.items() if math.isfinite(value.mean)}
     start = f"Under the selection protocol {explained_selection(protocol)}"
     if not known:
-        return f"{start}, the {run.main_name} of no method is defined."
+        return f"{start}, {run.the_main} of no method is defined."
     above = sum(value.low > run.chance for value in known.values())
     best = max(known, key=lambda key: known[key].mean)
     where = f" on {best.dataset}" if len(run.datasets) > 1 else ""
     limits = interval_text(known[best])
     highest = format_number(known[best].mean) + (f" ({limits})" if limits else "")
     return (
-        f"{start}, the 95 % interval of the {run.main_name} lies above chance "
+        f"{start}, the 95 % interval of {run.the_main} lies above chance "
         f"({run.chance:g}) in {above or 'none'} of {len(known)} results; the highest is "
         f"{highest}, {best.method}{where}."
     )
@@ -100,7 +100,7 @@ def _in_short(
     )
     if losses >= gains:
         conclusion = (
-            f"sparse coding lowers the {run.main_name}"
+            f"sparse coding lowers {run.the_main}"
             if losses > gains
             else "there is no evidence that sparse coding helps"
         )
@@ -181,6 +181,6 @@ def _bias(run: TargetRun, protocol: str | None) -> list[str]:
     if not known:
         return []
     return [
-        f"Selecting the epoch on the test fold changes the {run.main_name} by "
+        f"Selecting the epoch on the test fold changes {run.the_main} by "
         f"{change(float(np.mean(known)))} on average over {len(known)} runs."
     ]

@@ -31,7 +31,7 @@ OTHER = LineStyle(2, None)
 
 
 def survival_panel(title: str, groups: Mapping[str, KaplanMeier], time: str) -> Markup:
-    """Kaplan-Meier curves with their 95 % limits at the ticks and the numbers at risk below."""
+    """Kaplan-Meier curves with marks at censored times, and the numbers at risk below."""
     last = max(float(curve.times[-1]) for curve in groups.values())
     x = Axis(0.0, last * 1.02 or 1.0, RISK_LEFT, WIDTH - RIGHT)
     y = Axis(0.0, 1.0, HEIGHT, 6)
