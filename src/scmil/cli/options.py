@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -89,42 +89,9 @@ LabelColumn = Annotated[
     str | None,
     typer.Option(
         "--label",
-        help="Column that contains the labels; several columns, separated by commas, for several "
-        "labels.",
+        help="Column that contains the labels; several columns of yes/no labels, separated by "
+        "commas, are the task multilabel.",
         show_default="detected",
-    ),
-]
-TaskName = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        help="What is predicted: class, survival (time and event), regression (a number), ordinal "
-        "(an ordered grade) or multilabel (several labels).",
-        show_default="from the columns",
-    ),
-]
-TimeColumn = Annotated[
-    str | None,
-    typer.Option("--time", help="Survival: column of the times.", show_default="detected"),
-]
-EventColumn = Annotated[
-    str | None,
-    typer.Option("--event", help="Survival: column of the events.", show_default="detected"),
-]
-EventValue = Annotated[
-    str | None,
-    typer.Option(
-        "--event-value",
-        help="Survival: the value of the event column that means an event.",
-        show_default="1, yes, dead, ...",
-    ),
-]
-Grades = Annotated[
-    str | None,
-    typer.Option(
-        "--grades",
-        help="Ordinal: the grades from the lowest, separated by commas.",
-        show_default="whole numbers",
     ),
 ]
 PatientMode = Annotated[
@@ -135,13 +102,6 @@ PatientMode = Annotated[
         help="How the slides of a patient are used: joined to one bag, or one bag per slide whose "
         "predictions are averaged (mean) or of which the largest counts (max).",
         show_default="mean",
-    ),
-]
-Loss = Annotated[
-    str | None,
-    typer.Option(
-        help="Loss of the task: discrete or cox (survival), huber or squared (regression).",
-        show_default="the first",
     ),
 ]
 Missing = Annotated[
@@ -202,24 +162,84 @@ TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: CPUs per tas
 TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs per task; may be 0.5.")]
 
 
+# ------------------------------------------------------------------------------- what is predicted
+
+
+class TaskChoice(NamedTuple):
+    """What is predicted, as the options of a command state it, and with which loss."""
+
+    task: str | None
+    time: str | None
+    event: str | None
+    event_value: str | None
+    grades: str | None
+    loss: str | None
+
+
+def read_task(
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What is predicted: class, survival (a time to an event), regression (a number), "
+            "ordinal (an ordered grade) or multilabel (several yes/no labels).",
+            show_default="inferred from the columns, and stated in the output",
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the times to an event, for survival.", show_default="such as os_months"
+        ),
+    ] = None,
+    event: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the events, 1 or 0, for survival.", show_default="such as os_event"
+        ),
+    ] = None,
+    event_value: Annotated[
+        str | None,
+        typer.Option(help="The value of the column of events that means an event, such as 2."),
+    ] = None,
+    grades: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Comma-separated grades from the lowest, such as 'low,medium,high'. Whole numbers "
+            "need none.",
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="Loss of the task: discrete or cox (survival), huber or squared (regression).",
+            show_default="the first of the task",
+        ),
+    ] = None,
+) -> TaskChoice:
+    """The options that state what is predicted. The parameters are options of several commands."""
+    return TaskChoice(task, time, event, event_value, grades, loss)
+
+
 def with_options_of(
     read: Callable[..., Any],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the parameters of `read`, so that several commands define them once.
 
-    The command is called with the result of `read` as its first argument.
+    The command is called with the result of `read` as its first argument. Parameters without a
+    default come first, as Python expects them.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         shared = signature(read, eval_str=True).parameters
         _, *own = signature(command, eval_str=True).parameters.values()
 
         @wraps(command)
-        def call(**options: Any) -> None:
+        def call(**options: Any) -> Any:
             result = read(**{name: options.pop(name) for name in shared})
-            command(result, **options)
+            return command(result, **options)
 
-        parameters = [*shared.values(), *own]
+        parameters = sorted([*shared.values(), *own], key=lambda one: one.default is not one.empty)
         call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in parameters}
         return call

@@ -13,23 +13,19 @@ from scmil.cli.options import (
     Data,
     Device,
     Epochs,
-    EventColumn,
-    EventValue,
     Format,
-    Grades,
     Jobs,
     Json,
     Key,
     LabelColumn,
-    Loss,
     Missing,
     Overwrite,
     PatientMode,
     Repeats,
     Seed,
-    TaskName,
-    TimeColumn,
+    TaskChoice,
     device_of,
+    read_task,
     with_options_of,
 )
 from scmil.cli.output import say, say_json, say_notes, three_decimals
@@ -77,13 +73,16 @@ RecipeName = Annotated[
 
 
 class TrainingInputs(NamedTuple):
-    """The bags to train on, and the folder of benchmark data sets."""
+    """The bags to train on, the folder of benchmark data sets, and the loss of their task."""
 
     data: study.Data
     folder: Path | None
+    loss: str | None = None
 
 
+@with_options_of(read_task)
 def open_inputs(
+    chosen: TaskChoice,
     bags: Bags,
     labels: Labels = None,
     label: LabelColumn = None,
@@ -93,16 +92,13 @@ def open_inputs(
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
     data: Data = None,
-    task: TaskName = None,
-    time: TimeColumn = None,
-    event: EventColumn = None,
-    event_value: EventValue = None,
-    grades: Grades = None,
     patient: PatientMode = None,
 ) -> TrainingInputs:
     """Open the bags with their labels. The parameters are options of several commands."""
     from scmil import studies as study
+    from scmil.studies.settings import TaskOptions
 
+    *task, loss = chosen
     opened = study.open_data(
         bags,
         labels,
@@ -113,10 +109,10 @@ def open_inputs(
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
-        task=study.TaskOptions(task, time, event, event_value, grades),
+        task=TaskOptions(*task),
         patient=patient,
     )
-    return TrainingInputs(opened, data)
+    return TrainingInputs(opened, data, loss)
 
 
 @app.command("train", rich_help_panel=TRAINING)
@@ -149,7 +145,6 @@ def train_(
         ),
     ] = 20,
     recipe: RecipeName = "official",
-    loss: Loss = None,
     class_weights: Annotated[
         str | None,
         typer.Option(
@@ -216,7 +211,7 @@ def train_(
             device=device_of(device),
             precision=precision,
             seed=seed,
-            loss=loss,
+            loss=inputs.loss,
             resume=resume,
             overwrite=overwrite,
             progress=bars.callback,
@@ -277,11 +272,14 @@ def compare_(
 
     Example: `scmil compare bags/ labels.csv --aggregator abmil-gated,dsmil`
 
+    Example: `scmil compare bags/ clinical.csv --task survival --time os_months --event os_status`
+
     Each aggregator is cross-validated with three methods on the same splits: without sparse
     coding, with sparse coding, and with a linear layer of the same width instead. Other layers are
     chosen with `--refine`. The baseline is a logistic regression on the mean and the maximum of the
-    features of each bag. The report contains differences with confidence intervals, significance
-    tests, cost and a summary. An interrupted command resumes when it is repeated.
+    features of each bag; for other tasks than classes it is a Cox or ridge regression. The report
+    contains differences with confidence intervals, significance tests, cost and a summary. An
+    interrupted command resumes when it is repeated.
     """
     from scmil import studies as study
     from scmil.cli.run import run_plan
@@ -299,6 +297,7 @@ def compare_(
         recipe=recipe,
         selection=selection,
         refine=[layer.strip() for layer in refine.split(",") if layer.strip()],
+        loss=inputs.loss,
     )
     folder = out or Path("runs") / f"{plan.name}-{repeats}x{folds}-{seed}"
     start = study.run_comparison
@@ -325,7 +324,9 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     from scmil.core.run_format import MAIN_METRICS
 
     main = MAIN_METRICS.get(metrics.get("task", ""))
-    shown = [main] if main else [("auc", "AUC"), ("accuracy", "accuracy")]
+    shown = [("auc", "AUC"), ("accuracy", "accuracy")]
+    if main:
+        shown = [(main.column, main.name)]
     for split, split_name in (("test", "test split"), ("valid", "validation split")):
         for level, values in metrics.get(split, {}).items():
             text = ", ".join(f"{name} {_format_estimate(values[key])}" for key, name in shown)

@@ -265,7 +265,7 @@ def _loss_curves(study: Mapping[str, Any], history: ResultTable) -> Markup:
     ]
     name, names = "AUC", "AUC and accuracy"
     if "task" in study:
-        name = names = MAIN_METRICS[study["task"]][1]
+        name = names = MAIN_METRICS[study["task"]].name
         scores = [each for each in (score_line(study, history),) if each]
     best = study["best_epoch"]
     words = (

@@ -63,7 +63,7 @@ def describe_target(study: Mapping[str, Any]) -> str:
 
 def summarise_target_metrics(metrics: Mapping[str, Any]) -> str:
     """The main metric of the test split, or of the validation split without one."""
-    column, name = MAIN_METRICS[metrics["task"]]
+    column, _, name = MAIN_METRICS[metrics["task"]]
     part = "test" if "test" in metrics else "valid"
     [(level, found)] = metrics[part].items()
     words = f"On {found['n']} {level}s of the {PARTS[part]}: {name} {_with_range(found[column])}."
@@ -127,7 +127,7 @@ def score_line(study: Mapping[str, Any], history: ResultTable) -> Line | None:
     """The validation score by epoch; None without validation bags."""
     if "valid_score" not in history.columns:
         return None
-    name = MAIN_METRICS[study["task"]][1]
+    name = MAIN_METRICS[study["task"]].name
     values = history.numbers("valid_score", empty=True).tolist()
     return Line(name, LineStyle(0, None), history.numbers("epoch").tolist(), values)
 

@@ -19,7 +19,7 @@ from scmil.errors import DataError, OptionError, ScmilError
 from scmil.studies.config import TABLES, standardised_by_default
 from scmil.studies.run_inputs import load_bags
 from scmil.studies.settings import DataSettings, TaskOptions
-from scmil.studies.target_data import read_data_targets
+from scmil.studies.target_data import CLASS, read_data_targets
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
@@ -178,8 +178,10 @@ def inferred_columns(settings: Iterable[DataSettings]) -> tuple[str, ...]:
     >>> inferred_columns([DataSettings("bags", False, labels=str(path))] * 2)
     ("labels.csv: label column: 'lable' (inferred).",)
     """
-    notes: list[str] = []
-    tables = {(each.labels, each.label, each.missing) for each in settings if each.labels}
+    known = list(settings)
+    notes = _notes_of_tasks(each for each in known if each.task not in (None, CLASS))
+    of_class = (each for each in known if each.task in (None, CLASS) and each.labels)
+    tables = {(each.labels, each.label, each.missing) for each in of_class}
     for labels, label, missing in sorted(tables, key=str):
         try:
             table = read_labels(str(labels), label=label, missing=words_of(missing))
@@ -188,3 +190,16 @@ def inferred_columns(settings: Iterable[DataSettings]) -> tuple[str, ...]:
         lines = describe_inferred(table.columns)
         notes += [f"{Path(str(labels)).name}: {line}." for line in lines]
     return tuple(notes)
+
+
+def _notes_of_tasks(settings: Iterable[DataSettings]) -> list[str]:
+    """The task of each table whose task is not classes, and the columns that scmil infers."""
+    notes: list[str] = []
+    for each in settings:
+        try:
+            targets = read_data_targets(each)
+        except ScmilError:
+            continue
+        lines = [f"task: {each.task!r}.", *(targets.notes if targets else ())]
+        notes += [f"{Path(str(each.labels)).name}: {line}" for line in lines]
+    return list(dict.fromkeys(notes))

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from scmil.bags.checks import BagSummary
-from scmil.core.run_format import MAIN_METRICS
+from scmil.core.run_format import MAIN_METRICS, MainMetric
 from scmil.core.text import printable
 from scmil.report.target_model_page import metric_name
 from scmil.studies.model_folder import Page
@@ -91,7 +91,7 @@ def _selection(study: Page) -> str:
             f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation AUC; the "
             f"threshold {study['threshold']:.4g} was chosen on the validation split too"
         )
-    score = MAIN_METRICS[study["task"]][1]
+    score = MAIN_METRICS[study["task"]].name
     line = f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation {score}"
     if study["cut_off"] is None:
         return line
@@ -142,9 +142,9 @@ def _performance(metrics: Page) -> list[str]:
     lines += ["", f"Intervals: {metrics['intervals']}."]
     for row in metrics.get("cross_validation", []):
         name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        main = MAIN_METRICS.get(metrics.get("task", ""), ("auc", "AUC"))
+        main = MAIN_METRICS.get(metrics.get("task", ""), MainMetric("auc", 0.5, "AUC"))
         first = "" if "task" in metrics else f"accuracy {row['accuracy']:.3f}, "
-        lines += ["", f"Cross-validation ({name}): {first}{main[1]} {row[main[0]]:.3f}."]
+        lines += ["", f"Cross-validation ({name}): {first}{main.name} {row[main.column]:.3f}."]
     return lines
 
 

@@ -31,6 +31,7 @@ from scmil.studies.settings import (
     TrainingSettings,
     aggregator_of,
 )
+from scmil.studies.target_checks import TaskChecks
 
 __all__ = [
     "DEFAULTS",
@@ -229,6 +230,7 @@ def _check_drafts(drafts: Sequence[Draft], where: _Where, problems: Problems) ->
     ready = {status.name: status for status in datasets.dataset_status(where.data)}
     folders = [where.folder, *([where.data] if where.data else [])]
     checked: set[str] = set()
+    tasks = TaskChecks(problems)
     for draft in drafts:
         tables = draft.tables
         config.check_protocol(tables["protocol"], where.folder, problems)
@@ -241,3 +243,5 @@ def _check_drafts(drafts: Sequence[Draft], where: _Where, problems: Problems) ->
         config.check_data(tables["data"], ready, where.folder, required, problems)
         if "localisation" in tables:
             config.check_localisation(tables, folders, required, problems)
+        tasks.check(draft)
+    tasks.check_one_task()
