@@ -51,7 +51,7 @@ def join_slides(bags: BagSet) -> BagSet:
         bags.ids[positions[0]] if isinstance(patient, tuple) else patient: positions
         for patient, positions in groups.items()
     }
-    _check_agreement(bags, members)
+    _check_same_labels(bags, members)
 
     def load(patient: str) -> Bag:
         return _join([bags[position] for position in members[patient]], patient)
@@ -71,7 +71,7 @@ def join_slides(bags: BagSet) -> BagSet:
     return with_targets(joined, replace(own, columns=bags.targets.columns))
 
 
-def _check_agreement(bags: BagSet, members: dict[str, list[int]]) -> None:
+def _check_same_labels(bags: BagSet, members: dict[str, list[int]]) -> None:
     """Raise if slides of one patient have different labels or values."""
 
     def answer(position: int) -> object:

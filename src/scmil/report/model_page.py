@@ -26,6 +26,7 @@ from scmil.report.target_model_page import (
     score_line,
     summarise_target_metrics,
     target_metrics_table,
+    target_plot,
     target_prediction_table,
 )
 
@@ -72,7 +73,7 @@ def write_model_page(folder: str | Path) -> Path:
     text = whole_page(
         title,
         head,
-        element("p", _summary(metrics), class_="verdict"),
+        element("p", _summary_of_task(metrics), class_="verdict"),
         *(element("p", note, class_="note") for note in study.get("notes", ())),
         *parts,
         foot,
@@ -101,12 +102,13 @@ def _target_sections(
     predictions = read_target_predictions(folder)
     return {
         "Metrics": target_metrics_table(metrics),
+        "Predicted and observed": target_plot(study, predictions),
         "Training": _loss_curves(study, history),
         "Predictions": target_prediction_table(study, predictions),
     }
 
 
-def _summary(metrics: Mapping[str, Any]) -> str:
+def _summary_of_task(metrics: Mapping[str, Any]) -> str:
     return (summarise_target_metrics if "task" in metrics else _summarise_metrics)(metrics)
 
 

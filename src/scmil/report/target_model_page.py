@@ -6,34 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scmil.core.run_format import MAIN_METRICS
+from scmil.report.html import target_plots
 from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
-from scmil.report.html.plots import Line, LineStyle
+from scmil.report.html.plots import Line, LineStyle, panels
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.run_files import ResultTable
+from scmil.report.target_run import LABEL_METRICS, NAMES
+from scmil.stats.survival import kaplan_meier
 
-NAMES = {
-    "c_index": "concordance (Harrell)",
-    "uno_c": "concordance (Uno)",
-    "auc": "AUC",
-    "integrated_brier": "integrated Brier score",
-    "r2": "R²",
-    "pearson": "Pearson's correlation",
-    "spearman": "Spearman's correlation",
+METRICS = {name: text for names in NAMES.values() for name, text in names.items()} | {
+    **{name: text for name, text in LABEL_METRICS.items() if name != "auc"},
     "mae": "mean absolute error",
-    "kappa": "quadratic kappa",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "f1": "F1",
-    "brier": "Brier score",
-    "calibration_error": "calibration error",
 }
-TASKS = {
-    "survival": "time to an event",
-    "regression": "number",
-    "ordinal": "ordered grade",
-    "multilabel": "several labels",
-}
+Mask = NDArray[np.bool_]
 PARTS = {"test": "test split", "valid": "validation split", "train": "training split"}
 
 
@@ -43,10 +32,12 @@ def metric_name(column: str) -> str:
     >>> metric_name("auc@12.5"), metric_name("tp53: auc"), metric_name("mae")
     ('AUC at 12.5', 'tp53: AUC', 'mean absolute error')
     """
+    if column in METRICS:
+        return METRICS[column]
     label, colon, metric = column.rpartition(": ")
     base, at, time = metric.partition("@")
-    name = NAMES.get(base, base.replace("_", " ")) + (f" at {time}" if at else "")
-    return f"{label}{colon}{name}"
+    plain = "AUC" if base == "auc" else METRICS.get(base, base.replace("_", " "))
+    return f"{label}{colon}{plain}" + (f" at {time}" if at else "")
 
 
 def describe_target(study: Mapping[str, Any]) -> str:
@@ -90,12 +81,12 @@ def target_metrics_table(metrics: Mapping[str, Any]) -> Markup:
     rows = [
         [
             row_header(metric_name(metric)),
-            *(_metric_cell(found.get(metric)) for *_, found in columns),
+            *(_estimate_cell(found.get(metric)) for *_, found in columns),
         ]
         for metric in names
     ]
     words = (
-        f"95 % confidence intervals: {metrics['intervals']}. Metrics on the training and "
+        f"95 % confidence intervals: {metrics['intervals']} Metrics on the training and "
         "validation splits are biased upwards, because the model was fitted and selected on them."
     )
     tested = metrics.get("test", {})
@@ -108,7 +99,7 @@ def target_metrics_table(metrics: Mapping[str, Any]) -> Markup:
     return join(element("p", words, class_="note"), table("Metrics", ["Metric"], heads, rows))
 
 
-def _metric_cell(found: Mapping[str, float | None] | None) -> Any:
+def _estimate_cell(found: Mapping[str, float | None] | None) -> Any:
     if found is None or found["value"] is None:
         return text_cell(ABSENT)
     shown = join(format_number(found["value"]), element("small", _range_text(found)))
@@ -164,3 +155,75 @@ def target_prediction_table(study: Mapping[str, Any], predictions: ResultTable) 
     heads = [f"s({name[2:]})" if name.startswith("s_") else name[2:] for name in predicted]
     first = ["Slide", "Split", *(name[2:] for name in observed), "Predicted"]
     return join(element("p", words), table("Predictions", first, heads, rows))
+
+
+def target_plot(study: Mapping[str, Any], predictions: ResultTable) -> Markup | None:
+    """Survival by risk, predicted against observed numbers, or the confusion of grades.
+
+    Of the test split, or of the validation split without one; None for several labels.
+    """
+    parts = predictions.text("part")
+    part = "test" if (parts == "test").any() else "valid"
+    own = parts == part
+    draw = {"survival": _survival_plot, "regression": _agreement_plot, "ordinal": _grade_table}
+    made = draw.get(study["task"])
+    return None if made is None or not own.any() else made(study, predictions, own, PARTS[part])
+
+
+def _survival_plot(
+    study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
+) -> Markup:
+    target = study["target"]
+    rows = np.flatnonzero(own)
+    cases = [str(predictions.text("case_id")[i]) or f"slide {i}" for i in rows]
+    first = rows[np.unique(cases, return_index=True)[1]]
+    times = predictions.numbers(f"y_{target['time']}")[first]
+    events = predictions.numbers(f"y_{target['event']}")[first]
+    high = np.char.startswith(predictions.text("y_pred")[first].astype(str), "high")
+    groups = {
+        name: kaplan_meier(times[chosen], events[chosen])
+        for name, chosen in (("low risk", ~high), ("high risk", high))
+        if chosen.any()
+    }
+    words = (
+        f"Kaplan-Meier curves of the patients of the {part} with a low and a high predicted risk; "
+        "the cut-off is the median risk of the training split, and the first slide of a patient "
+        "decides. Short lines are censored times."
+    )
+    sizes = ", ".join(f"{int(c.sum())} {n}" for n, c in (("low", ~high), ("high", high)))
+    panel = target_plots.survival_panel(sizes, groups, target["time"])
+    return join(element("p", words), target_plots.survival_legend(), panels(panel))
+
+
+def _agreement_plot(
+    study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
+) -> Markup:
+    name = study["target"]["name"]
+    observed, predicted = predictions.numbers(f"y_{name}")[own], predictions.numbers(f"p_{name}")
+    words = (
+        f"Predicted number (vertical) against the observed one (horizontal) of each slide of the "
+        f"{part}; on the line they agree."
+    )
+    panel = target_plots.agreement_panel(name, observed, predicted[own], name)
+    return join(element("p", words), panels(panel))
+
+
+def _grade_table(
+    study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
+) -> Markup:
+    grades = study["target"]["grades"]
+    observed = predictions.text(f"y_{study['target']['name']}")[own]
+    predicted = predictions.text("y_pred")[own]
+    rows = [
+        [
+            row_header(f"observed {grade}"),
+            *(
+                number_cell(str(n := int(((observed == grade) & (predicted == other)).sum())), n)
+                for other in grades
+            ),
+        ]
+        for grade in grades
+    ]
+    heads = [f"predicted {grade}" for grade in grades]
+    words = element("p", f"Number of slides of the {part}.")
+    return join(words, table("Confusion of grades", ["Grade"], heads, rows))

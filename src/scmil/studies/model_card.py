@@ -139,7 +139,7 @@ def _performance(metrics: Page) -> list[str]:
         )
         name = metric_name(metric) if "task" in metrics else metric.replace("_", " ")
         lines.append(f"| {escape_markdown(name)} | {value} | {low} to {high} |")
-    lines += ["", f"Intervals: {metrics['intervals']}."]
+    lines += ["", f"Intervals: {metrics['intervals'].rstrip('.')}."]
     for row in metrics.get("cross_validation", []):
         name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
         main = MAIN_METRICS.get(metrics.get("task", ""), MainMetric("auc", 0.5, "AUC"))

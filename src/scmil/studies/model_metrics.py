@@ -93,9 +93,14 @@ def interval_of_all(
     for metric, column in zip(METRICS, np.array(scores).T, strict=True):
         resampled = percentile_interval(column) if len(members) > 1 else UNKNOWN
         low, high = intervals.get(metric, resampled)
-        page[metric] = {"value": _plain(values[metric]), "low": _plain(low), "high": _plain(high)}
+        page[metric] = {
+            "value": plain_number(values[metric]),
+            "low": plain_number(low),
+            "high": plain_number(high),
+        }
     return page
 
 
-def _plain(value: float) -> float | None:
+def plain_number(value: float) -> float | None:
+    """The number as files hold it: six decimals, None if it is not finite."""
     return round(float(value), 6) if np.isfinite(value) else None

@@ -12,22 +12,13 @@ from scmil.bags.targets import LabelsTarget, SurvivalTarget, Target, Targets, as
 from scmil.core.shapes import Numbers
 from scmil.models.answers import answer_names, answers_of, predicted_text
 from scmil.models.objectives import Objective, SurvivalObjective, survival_at
+from scmil.report.target_run import INTERVALS
 from scmil.studies.model_folder import Page
+from scmil.studies.model_metrics import plain_number
 from scmil.training.target_folds import held_out_part, risk_groups, score_held_out
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
-
-INTERVALS = {
-    "survival": "score intervals for the concordances and the AUC at a time, bootstrap over "
-    "patients for the mean AUC and the Brier score",
-    "regression": "Student's t on a log scale with the jackknife over patients for R² and the mean "
-    "absolute error, Fisher's interval for the correlations",
-    "ordinal": "Wilson's score interval at the effective number of patients for accuracy and mean "
-    "absolute error, bootstrap over patients for kappa",
-    "multilabel": "Wilson's score interval for accuracy, balanced accuracy and F1 and score "
-    "interval for AUC of each label; bootstrap over patients for the others and the macro averages",
-}
 
 
 def target_metrics(bags: BagSet, split: Split, objective: Objective, outputs: Numbers) -> Page:
@@ -61,7 +52,7 @@ def target_metrics(bags: BagSet, split: Split, objective: Objective, outputs: Nu
             }
         }
         if part.high is not None and 0 < part.high.sum() < len(part.high):
-            page[name][level]["log_rank_p"] = _plain(risk_groups(targets, part).p_value)
+            page[name][level]["log_rank_p"] = plain_number(risk_groups(targets, part).p_value)
     return page
 
 
@@ -136,8 +127,4 @@ def _targets(bags: BagSet) -> Targets:
 
 def _estimate(value: float, interval: tuple[float, float]) -> Page:
     low, high = interval
-    return {"value": _plain(value), "low": _plain(low), "high": _plain(high)}
-
-
-def _plain(value: float) -> float | None:
-    return round(float(value), 6) if np.isfinite(value) else None
+    return {"value": plain_number(value), "low": plain_number(low), "high": plain_number(high)}
