@@ -23,6 +23,8 @@ from scmil.slides.readers import (
 from scmil.slides.readers.aperio_tiles import AperioTiles
 from scmil.slides.resolution import UM_IN, mpp_of_density, parse_positive
 
+CACHE_BYTES = 4 * 2**20  # of OpenSlide, for slides whose tiles are decoded without it
+
 
 def vendor_of(path: Path) -> str | None:
     """OpenSlide's name of the format, None if unknown; "generic-tiff" for a TIFF of no scanner."""
@@ -123,9 +125,12 @@ class OpenSlideReader:
         if self.facts.vendor != "aperio":
             return None
         try:
-            return AperioTiles(self._path, self.facts.level_sizes, self._image)
+            tiles = AperioTiles(self._path, self.facts.level_sizes, self._image)
         except (Damaged, SlideError):
             return None
+        # Tiles that OpenSlide decodes are not read again, and memory that is used again is faster.
+        self._slide.set_cache(self._library.OpenSlideCache(CACHE_BYTES))
+        return tiles
 
     def _image(self, level: int, xy: Size, size: Size) -> Any:
         """Read pixels of a level with OpenSlide, as an image of Pillow in RGBA."""

@@ -181,9 +181,11 @@ class TiffReader:
             canvas.fill(255)
         if left >= right or top >= bottom:
             return canvas
+        # A tile that is read as a whole is not needed by another window.
+        keep = size != (across, down) or x % across > 0 or y % down > 0
         for row in range(top // down, math.ceil(bottom / down)):
             for column in range(left // across, math.ceil(right / across)):
-                piece = self._segment(level, row * columns + column)
+                piece = self._segment(level, row * columns + column, keep)
                 x0, y0 = column * across, row * down
                 x1, y1 = min(x0 + across, right), min(y0 + down, bottom)
                 from_x, from_y = max(x0, left), max(y0, top)
@@ -191,12 +193,14 @@ class TiffReader:
                 canvas[from_y - y : y1 - y, from_x - x : x1 - x] = part
         return canvas
 
-    def _segment(self, level: int, index: int) -> Pixels:
+    def _segment(self, level: int, index: int, keep: bool) -> Pixels:
         with self._keeping:
             if (kept := self._kept.get((level, index))) is not None:
                 self._kept.move_to_end((level, index))
                 return kept
         pixels = self._decoded(level, index)
+        if not keep:
+            return pixels
         with self._keeping:
             if (level, index) not in self._kept:  # another thread may have decoded it meanwhile
                 self._kept[level, index] = pixels
