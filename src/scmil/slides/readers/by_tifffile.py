@@ -193,7 +193,7 @@ class TiffReader:
                 canvas[from_y - y : y1 - y, from_x - x : x1 - x] = part
         return canvas
 
-    def _segment(self, level: int, index: int, keep: bool) -> Pixels:
+    def _segment(self, level: int, index: int, keep: bool = True) -> Pixels:
         with self._keeping:
             if (kept := self._kept.get((level, index))) is not None:
                 self._kept.move_to_end((level, index))
