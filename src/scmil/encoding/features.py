@@ -172,8 +172,8 @@ def provenance_of(slide: Slide, tiling: Tiling, encoder: Encoder) -> dict[str, A
 def _read_ahead(slide: Slide, tiling: Tiling, batch: int, workers: int) -> Iterator[Pixels]:
     """Yield batches of tiles in order, read by threads a few batches ahead.
 
-    All threads read the same batch. A thread that reads alone would delay one thread of the network
-    on a processor, and the others would wait for it.
+    All threads read the same batch, so that the load is spread over the cores. On two cores no
+    difference to one thread was measured.
     """
     side = tiling.size_px
 
