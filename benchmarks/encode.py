@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from encode_cards import CARD_SIDES, CARDS, MEMORY_CARD, OF_CARD_FLOOR, card_speed
+from encode_cards import CARD_SIDES, CARDS, MEMORY_CARD, OF_CARD_FLOOR, card_speed, encode_file
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cosine_similarity
 
@@ -141,7 +141,7 @@ def speed(turns: int, tiles: int) -> dict[str, Any]:
                         )
 
                 ways: dict[str, Callable[[], Any]] = {
-                    "ours": lambda some=some: encode(slide, some, encoder).features,  # type: ignore[misc]
+                    "ours": lambda some=some: encode_file(path, some, encoder),  # type: ignore[misc]
                     "floor": in_memory,
                     "plain": lambda some=some: plainly(path, some, network),  # type: ignore[misc]
                 }

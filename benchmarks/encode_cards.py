@@ -3,7 +3,12 @@
 Each turn measures A, B, B, A: A is scmil's `encode`, which reads the slide, and B is the network
 alone on the same batches in memory. The ratio of a turn is that of the sums, so that a load that
 rises or falls steadily does not change it, and the result is the median over the turns. The ratio
-of processor time counts what `encode` computes beside the network; other programs hardly change it.
+of processor time also counts the time in which threads of the network wait for each other.
+
+The slide is an Aperio file with JPEG tiles of 256 px (quality 85, 4:2:2) at the resolution of the
+tiles. It is opened again for each measurement, so that no decoded pixel is left of an earlier one;
+the file is in the memory of the system. Beside the ratio are the processor times per tile of the
+network, of reading, and of decoding each JPEG tile once, which is the least that reading takes.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ from scmil.slides.tiling import Tiling
 # ResNet-18, ViT-S/16 and ViT-L/16, with tiles per measurement: a few seconds each on two cores.
 CARDS = {"resnet18": 320, "kaiko-vits16": 192, "uni": 32}
 OF_CARD_FLOOR = 0.95  # the target
+QUALITY = 85  # of the JPEG tiles
 MEMORY_CARD, CARD_SIDES = "kaiko-vits16", (5_000, 20_000)
 
 
@@ -77,14 +83,19 @@ def card_speed(name: str, turns: int, tiles: int) -> dict[str, Any]:
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "slide.svs"
-        paint(path, size=(side, side), seed=0)
+        paint(path, size=(side, side), seed=0, quality=QUALITY)
         with open_slide(path) as slide:
+            storage = slide.storage_tile
             some = first_tiles(tile(slide, find_tissue(slide), size_px=encoder.size_px), tiles)
             read = [slide.read((int(x), int(y)), some.size_px, some.mpp) for x, y in some.xy]
             pixels = torch.from_numpy(np.stack(read))
-            found = interleave(
-                lambda: encode(slide, some, encoder), lambda: in_batches(encoder, pixels), turns
-            )
+        found = interleave(
+            lambda: encode_file(path, some, encoder), lambda: in_batches(encoder, pixels), turns
+        )
+        reading, decoding = (
+            processor_ms_of_reading(path, some),
+            processor_ms_of_decoding(path, some),
+        )
     ratios = [turn.second / turn.first for turn in found]
     result = {
         "precision": encoder.precision,
@@ -99,11 +110,65 @@ def card_speed(name: str, turns: int, tiles: int) -> dict[str, Any]:
         "of_floor_processor_time": statistics.median(
             turn.second_processor / turn.first_processor for turn in found
         ),
+        "processor_ms_per_tile": {
+            "network": 500
+            * statistics.median(turn.second_processor for turn in found)
+            / len(pixels),
+            "reading": reading,
+            "decoding": decoding,
+        },
+        "slide": {
+            "side_px": side,
+            "tile_px": some.size_px,
+            "stored_tile_px": storage,
+            "jpeg": f"quality {QUALITY}, 4:2:2",
+        },
         "bfloat16_gain": bfloat16_gain(name, pixels[: max(ON_PROCESSOR, tiles // 4)], turns),
         "load": [before, os.getloadavg()[0]],
     }
     print(f"{name}: {result}", flush=True)
     return result
+
+
+def encode_file(path: Path, tiling: Tiling, encoder: Encoder) -> Tensor:
+    """Open a slide and encode its tiles; a slide that stays open would keep decoded pixels."""
+    with open_slide(path) as slide:
+        return encode(slide, tiling, encoder).features
+
+
+def processor_ms_of_reading(path: Path, tiling: Tiling) -> float:
+    """Processor time per tile of reading with one thread, the opening of the slide included."""
+    start = time.process_time()
+    with memory_is_kept(), open_slide(path) as slide:
+        for x, y in tiling.xy:
+            slide.read((int(x), int(y)), tiling.size_px, tiling.mpp)
+    return 1000 * (time.process_time() - start) / len(tiling)
+
+
+def processor_ms_of_decoding(path: Path, tiling: Tiling) -> float:
+    """Processor time per tile of decoding each JPEG tile under the tiles once, and nothing else."""
+    import imagecodecs
+    import tifffile
+
+    with tifffile.TiffFile(path) as file:
+        page = file.pages[0]
+        columns = -(-page.imagewidth // page.tilewidth)
+        last = tiling.size_px - 1
+        needed = {
+            (y // page.tilelength) * columns + x // page.tilewidth
+            for left, top in tiling.xy.tolist()
+            for x in (left, left + last)
+            for y in (top, top + last)
+        }
+        contents = []
+        for index in sorted(needed):
+            file.filehandle.seek(page.dataoffsets[index])
+            contents.append(file.filehandle.read(page.databytecounts[index]))
+        pixels = np.empty((page.tilelength, page.tilewidth, 3), np.uint8)
+    start = time.process_time()
+    for content in contents:
+        imagecodecs.jpeg8_decode(content, colorspace="YCBCR", outcolorspace="RGB", out=pixels)
+    return 1000 * (time.process_time() - start) / len(tiling)
 
 
 def first_tiles(tiling: Tiling, count: int) -> Tiling:

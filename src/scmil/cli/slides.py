@@ -158,8 +158,13 @@ def encode_(
         typer.Option(min=1, help="Batch size in tiles.", show_default="8, or 64 on a GPU"),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Number of threads that read tiles in advance.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of threads that read tiles in advance.",
+            show_default="one per core, at most 8",
+        ),
+    ] = None,
     device: Device = "auto",
     devices: Annotated[
         str | None,

@@ -48,13 +48,13 @@ class EncodeSettings:
         scales: 1, or 2 to append the features of each tile's parent, which is four times as wide.
         dtype: Type of the features in the files, "float16" or "float32".
         batch: Tiles per batch; None chooses by device.
-        workers: Number of threads that read tiles.
+        workers: Number of threads that read tiles; None chooses by the number of cores.
     """
 
     scales: int = 1
     dtype: str = "float16"
     batch: int | None = None
-    workers: int = 1
+    workers: int | None = None
 
     def check(self) -> None:
         """Raise for values that are not supported."""

@@ -7,6 +7,7 @@ slide.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,7 +42,7 @@ def encode(
     encoder: Encoder,
     *,
     batch: int | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     dtype: str = "float32",
     progress: Callable[[int], None] | None = None,
 ) -> Bag:
@@ -52,7 +53,8 @@ def encode(
         tiling: Its tiles, see `tile`.
         encoder: The encoder, see `load_encoder`.
         batch: Tiles per batch; None chooses 8 on a CPU and 64 on a GPU.
-        workers: Number of threads that read tiles.
+        workers: Number of threads that read tiles; None chooses the number of threads of torch, at
+            most 8.
         dtype: Type of the features, "float32" or "float16".
         progress: Called with the number of encoded tiles after each batch.
 
@@ -75,6 +77,8 @@ def encode(
     >>> bag, bag.xy.tolist(), bag.provenance["side_level0"]
     (Bag('pink', 4 x 512, label=None), [[0, 0], [256, 0], [0, 256], [256, 256]], 256.0)
     """
+    if workers is None:
+        workers = min(torch.get_num_threads(), ON_PROCESSOR)
     if (batch is not None and batch < 1) or workers < 1:
         raise OptionError(f"batch = {batch} and workers = {workers}; both must be at least 1.")
     check_dtype(dtype)
@@ -116,7 +120,7 @@ def join_scales(
     *,
     factor: int = 4,
     batch: int | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     dtype: str = "float32",
     progress: Callable[[int], None] | None = None,
 ) -> Bag:
@@ -166,21 +170,39 @@ def provenance_of(slide: Slide, tiling: Tiling, encoder: Encoder) -> dict[str, A
 
 
 def _read_ahead(slide: Slide, tiling: Tiling, batch: int, workers: int) -> Iterator[Pixels]:
-    """Yield batches of tiles in order, read by threads a few batches ahead."""
-    parts = [tiling.xy[start : start + batch] for start in range(0, len(tiling.xy), batch)]
+    """Yield batches of tiles in order, read by threads a few batches ahead.
 
-    def read(part: NDArray[np.int64]) -> Pixels:
-        return np.stack([slide.read((int(x), int(y)), tiling.size_px, tiling.mpp) for x, y in part])
+    All threads read the same batch, so that the load is spread over the cores. On two cores no
+    difference to one thread was measured.
+    """
+    side = tiling.size_px
+
+    def read(pixels: Pixels, xy: NDArray[np.int64]) -> None:
+        for tile, (x, y) in zip(pixels, xy, strict=True):
+            tile[:] = slide.read((int(x), int(y)), side, tiling.mpp)
 
     with ThreadPoolExecutor(workers, thread_name_prefix="tiles") as pool:
-        waiting: deque[Future[Pixels]] = deque()
-        try:
+        waiting: deque[tuple[Pixels, list[Future[None]]]] = deque()
+
+        def first() -> Pixels:
+            pixels, parts = waiting[0]
             for part in parts:
-                waiting.append(pool.submit(read, part))
+                part.result()
+            waiting.popleft()
+            return pixels
+
+        try:
+            for start in range(0, len(tiling.xy), batch):
+                xy = tiling.xy[start : start + batch]
+                pixels: Pixels = np.empty((len(xy), side, side, 3), np.uint8)
+                each = math.ceil(len(xy) / workers)
+                slices = [slice(at, at + each) for at in range(0, len(xy), each)]
+                waiting.append((pixels, [pool.submit(read, pixels[s], xy[s]) for s in slices]))
                 if len(waiting) > workers * WAITING:
-                    yield waiting.popleft().result()
+                    yield first()
             while waiting:
-                yield waiting.popleft().result()
+                yield first()
         finally:
-            for future in waiting:  # not needed after an error
-                future.cancel()
+            for _, parts in waiting:  # not needed after an error
+                for part in parts:
+                    part.cancel()

@@ -133,6 +133,23 @@ def test_workers_read_at_the_same_time() -> None:
     assert len(slide.threads) == 3
 
 
+def test_all_workers_read_the_same_batch() -> None:
+    # Broken, and an error, unless both halves of the only batch are read at once.
+    together = threading.Barrier(2)
+    slide = FakeSlide(lambda x: x in (0, 4) and together.wait(timeout=120) and None)
+    assert len(encoded(slide, 8, batch=8, workers=2).features) == 8
+    assert len(slide.threads) == 2
+
+
+def test_there_are_as_many_workers_as_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, expected in ((1, 1), (2, 2), (64, 8)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        together = threading.Barrier(expected)
+        slide = FakeSlide(lambda x, together=together: together.wait(timeout=120) and None)
+        encoded(slide, 8, batch=8)
+        assert len(slide.threads) == expected
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_only_a_few_batches_are_read_ahead_however_many_tiles_there_are(workers: int) -> None:
     slide, batch, n = FakeSlide(), 2, 60

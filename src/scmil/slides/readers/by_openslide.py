@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scmil.core.extras import import_extra
+from scmil.errors import SlideError
 from scmil.slides.readers import (
     MOST_PX_AT_ONCE,
     Damaged,
@@ -18,7 +20,10 @@ from scmil.slides.readers import (
     on_white,
     true_downsamples,
 )
+from scmil.slides.readers.aperio_tiles import AperioTiles
 from scmil.slides.resolution import UM_IN, mpp_of_density, parse_positive
+
+CACHE_BYTES = 4 * 2**20  # of OpenSlide, for slides whose tiles are decoded without it
 
 
 def vendor_of(path: Path) -> str | None:
@@ -101,9 +106,37 @@ class OpenSlideReader:
 
     def region(self, level: int, xy: Size, size: Size) -> Pixels:
         """Read pixels of a level; transparent pixels are white."""
+        # Between two pixels of a level OpenSlide interpolates.
+        if self._tiles is not None and self._stated[level].is_integer():
+            # OpenSlide decides what is damaged, and reports it.
+            with suppress(Damaged):
+                if self._tiles.agrees(level):
+                    return self._tiles.region(level, xy, size)
+        image = self._image(level, xy, size)
+        # Pillow drops the fourth channel faster than NumPy.
+        if image.getchannel("A").getextrema()[0] == 255:
+            return np.array(image.convert("RGB"))
+        rgba = np.asarray(image)
+        return on_white(rgba[..., :3], rgba[..., 3])
+
+    @cached_property
+    def _tiles(self) -> AperioTiles | None:
+        """The tiles of the file, if they can be decoded without OpenSlide."""
+        if self.facts.vendor != "aperio":
+            return None
+        try:
+            tiles = AperioTiles(self._path, self.facts.level_sizes, self._image)
+        except (Damaged, SlideError):
+            return None
+        # Tiles that OpenSlide decodes are not read again, and memory that is used again is faster.
+        self._slide.set_cache(self._library.OpenSlideCache(CACHE_BYTES))
+        return tiles
+
+    def _image(self, level: int, xy: Size, size: Size) -> Any:
+        """Read pixels of a level with OpenSlide, as an image of Pillow in RGBA."""
         at = tuple(int(self._level0(level, coordinate)) for coordinate in xy)
         try:
-            image = self._slide.read_region(at, level, size)
+            return self._slide.read_region(at, level, size)
         except self._library.OpenSlideError:
             # Another thread may have caused the error: a new handle shows whether this region can
             # be read.
@@ -113,11 +146,7 @@ class OpenSlideReader:
             except self._library.OpenSlideError as error:
                 raise Damaged(str(error)) from error
             self._slide = new_slide
-        # Pillow drops the fourth channel faster than NumPy.
-        if image.getchannel("A").getextrema()[0] == 255:
-            return np.array(image.convert("RGB"))
-        rgba = np.asarray(image)
-        return on_white(rgba[..., :3], rgba[..., 3])
+            return image
 
     def _level0(self, level: int, at: int) -> int:
         return round(at * self._stated[level])
@@ -131,4 +160,6 @@ class OpenSlideReader:
 
     def close(self) -> None:
         """Close the slide."""
+        if (tiles := self.__dict__.get("_tiles")) is not None:  # opened by the first region
+            tiles.close()
         self._slide.close()

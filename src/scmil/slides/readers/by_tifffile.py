@@ -115,7 +115,7 @@ class TiffReader:
                 f"({kind}). Only brightfield images are supported: RGB, grey or a palette, with at "
                 "most 16 bits."
             )
-        across, down = _segment_size(page)
+        across, down = segment_size(page)
         if not across * down:
             raise Damaged(f"its tiles or strips are {across} x {down} px")
         decoded = across * down * page.samplesperpixel * page.dtype.itemsize
@@ -172,16 +172,20 @@ class TiffReader:
     def region(self, level: int, xy: Size, size: Size) -> Pixels:
         """Read pixels of a level; white outside."""
         page = self._pages[level]
-        across, down = _segment_size(page)
+        across, down = segment_size(page)
         (x, y), columns = xy, math.ceil(page.imagewidth / across)
-        canvas: Pixels = np.full((size[1], size[0], 3), 255, np.uint8)
         left, top = max(x, 0), max(y, 0)
         right, bottom = min(x + size[0], page.imagewidth), min(y + size[1], page.imagelength)
+        canvas: Pixels = np.empty((size[1], size[0], 3), np.uint8)
+        if (right - left, bottom - top) != size:
+            canvas.fill(255)
         if left >= right or top >= bottom:
             return canvas
+        # A tile that is read as a whole is not needed by another window.
+        keep = size != (across, down) or x % across > 0 or y % down > 0
         for row in range(top // down, math.ceil(bottom / down)):
             for column in range(left // across, math.ceil(right / across)):
-                piece = self._segment(level, row * columns + column)
+                piece = self._segment(level, row * columns + column, keep)
                 x0, y0 = column * across, row * down
                 x1, y1 = min(x0 + across, right), min(y0 + down, bottom)
                 from_x, from_y = max(x0, left), max(y0, top)
@@ -189,12 +193,14 @@ class TiffReader:
                 canvas[from_y - y : y1 - y, from_x - x : x1 - x] = part
         return canvas
 
-    def _segment(self, level: int, index: int) -> Pixels:
+    def _segment(self, level: int, index: int, keep: bool = True) -> Pixels:
         with self._keeping:
             if (kept := self._kept.get((level, index))) is not None:
                 self._kept.move_to_end((level, index))
                 return kept
-        pixels = self._decoded(self._pages[level], index)
+        pixels = self._decoded(level, index)
+        if not keep:
+            return pixels
         with self._keeping:
             if (level, index) not in self._kept:  # another thread may have decoded it meanwhile
                 self._kept[level, index] = pixels
@@ -203,16 +209,16 @@ class TiffReader:
                 self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         return pixels
 
-    def _decoded(self, page: Any, index: int) -> Pixels:
+    def _decoded(self, level: int, index: int) -> Pixels:
+        page = self._pages[level]
         a_plane = len(page.dataoffsets) // (page.samplesperpixel if page.planarconfig == 2 else 1)
         try:
             planes = [self._plane(page, at) for at in range(index, len(page.dataoffsets), a_plane)]
             if any(plane is None for plane in planes):  # a tile that was never written: background
-                across, down = _segment_size(page)
+                across, down = segment_size(page)
                 return np.broadcast_to(np.uint8(255), (down, across, 3))
-            return _samples_rgb(
-                page, np.concatenate([plane for plane in planes if plane is not None], axis=-1)
-            )
+            whole = [plane for plane in planes if plane is not None]
+            return _samples_rgb(page, whole[0] if len(whole) == 1 else np.concatenate(whole, -1))
         except ScmilError:
             raise
         except Exception as error:  # codecs raise many kinds of errors
@@ -237,7 +243,8 @@ class TiffReader:
         self._file.close()
 
 
-def _segment_size(page: Any) -> Size:
+def segment_size(page: Any) -> Size:
+    """Width and height of the tiles or strips of a page."""
     if page.is_tiled:
         return page.tilewidth, page.tilelength
     return page.imagewidth, min(page.rowsperstrip, page.imagelength)
@@ -257,7 +264,7 @@ def _check_picture(page: Any, content: bytes) -> None:
         if coded in JPEGS_2000
         else None
     )
-    across, down = _segment_size(page)
+    across, down = segment_size(page)
     if size and size[0] * size[1] > 2 * across * down + 2**16:
         raise Damaged(
             f"a tile or strip of {across} x {down} px holds a picture of {size[0]} x {size[1]}"
@@ -298,7 +305,8 @@ def _jpeg_2000_size(content: bytes) -> Size | None:
 
 def _samples_rgb(page: Any, samples: NDArray[Any]) -> Pixels:
     """Convert samples of any supported kind to 8-bit RGB on white."""
-    if page.photometric.name == "RGB" and page.bitspersample == 8 and samples.shape[2] == 3:
+    is_rgb = page.photometric.name == "RGB" or page.compression in DECODED_TO_RGB
+    if is_rgb and page.bitspersample == 8 and samples.shape[2] == 3:
         return np.ascontiguousarray(samples, np.uint8)
     return in_bands(
         (samples.shape[1], samples.shape[0]), lambda rows: _converted(page, samples[rows])

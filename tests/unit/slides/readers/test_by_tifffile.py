@@ -168,12 +168,21 @@ def test_only_the_tiles_that_are_needed_are_decoded(
         TiffReader, "_plane", lambda self, page, at: decoded.append(at) or plane(self, page, at)
     )
     with open_slide(tmp_path / "a.tif") as slide:
-        slide.region(0, (64, 64), (64, 64))
+        slide.region(0, (64, 64), (64, 60))
         assert decoded == [6]  # five tiles a row
         slide.region(0, (60, 70), (10, 10))
         assert decoded == [6, 5]  # the other half was kept
         slide.region(0, (-50, -50), (50, 50))
         assert decoded == [6, 5]
+
+
+def test_a_tile_that_is_read_as_a_whole_is_not_kept(tmp_path: Path) -> None:
+    in_tiles(tmp_path / "a.tif")
+    with open_slide(tmp_path / "a.tif") as slide:
+        np.testing.assert_array_equal(slide.region(0, (64, 64), (64, 64)), RAMP[64:128, 64:128])
+        assert not slide._reader._kept  # type: ignore[attr-defined]
+        slide.region(0, (64, 65), (64, 64))
+        assert slide._reader._kept  # type: ignore[attr-defined]
 
 
 def test_decoded_tiles_are_kept_within_a_limit(
