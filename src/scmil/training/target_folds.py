@@ -24,6 +24,7 @@ from scmil.bags.targets import (
 from scmil.core.shapes import Numbers
 from scmil.errors import OptionError
 from scmil.models.model import build_model
+from scmil.models.objective_start import start_at_frequencies
 from scmil.models.objectives import (
     CoxObjective,
     MultilabelObjective,
@@ -75,7 +76,7 @@ class HeldOut:
 
 
 def objective_for(target: Target, values: Numbers, loss: str | None = None) -> Objective:
-    """The objective of a task, with bins or scale from the training split.
+    """The objective of a task, with bins, scale and start from the training split.
 
     Args:
         target: The target.
@@ -101,12 +102,13 @@ def objective_for(target: Target, values: Numbers, loss: str | None = None) -> O
     if isinstance(target, SurvivalTarget):
         if loss == "cox":
             return CoxObjective(min(32, max(2, len(values))))
-        return SurvivalObjective(tuple(survival_edges(values[:, 0], values[:, 1]).tolist()))
+        edges = tuple(survival_edges(values[:, 0], values[:, 1]).tolist())
+        return start_at_frequencies(SurvivalObjective(edges), values)
     if isinstance(target, NumberTarget):
         return RegressionObjective(float(values.mean()), float(values.std()) or 1.0, loss)
     if isinstance(target, GradeTarget):
-        return OrdinalObjective(len(target.grades))
-    return MultilabelObjective(len(target.names))
+        return start_at_frequencies(OrdinalObjective(len(target.grades)), values)
+    return start_at_frequencies(MultilabelObjective(len(target.names)), values)
 
 
 def target_folds(targets: Targets, ids: Sequence[str], folds: int, seed: int = 0) -> list[Split]:

@@ -25,8 +25,8 @@ from scmil.slides.synthetic.textures import (
     stain_colours,
 )
 
-# Above which level of a field of deviation 1 there are lymphocytes: in 4 or in 24 % of the tissue.
-SPARSE, INFLAMED = 1.75, 0.7
+# Above which level of a field of deviation 1 there are lymphocytes: in 4 or in 38 % of the tissue.
+SPARSE, INFLAMED = 1.75, 0.3
 WARP_UM, SOFT_UM = 45.0, 5.0
 # Transmitted fraction of the light.
 PENS = {"blue": (0.35, 0.45, 0.85), "green": (0.3, 0.7, 0.45), "black": (0.22, 0.22, 0.25)}

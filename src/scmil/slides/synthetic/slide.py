@@ -74,7 +74,7 @@ class SlideOptions:
 
     Attributes beside the arguments of `paint`:
         scanner: Stain and camera, a name of `scanners.SCANNERS`.
-        inflammation: Whether a quarter of the tissue has lymphocytes, instead of 4 %.
+        inflammation: Whether 38 % of the tissue has lymphocytes, instead of 4 %.
         necrosis: Whether the centres of the tumours are necrotic, about a third of their area.
     """
 
