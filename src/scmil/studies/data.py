@@ -98,7 +98,7 @@ def open_data(
     )
     if patient not in (None, *PATIENT_MODES):
         raise OptionError(f"patient = {patient!r}. Known: {', '.join(PATIENT_MODES)}.")
-    if (found := read_data_targets(settings)) is not None:
+    if (found := read_data_targets(settings, data)) is not None:
         return _open_target_data(settings, found, data)
     everyone = load_bags(replace(settings, drop_unlabelled=None, patient=None), data)
     kept = labelled(everyone) if drop_unlabelled else everyone

@@ -30,7 +30,7 @@ def load_bags(settings: DataSettings, data: Path | None = None) -> BagSet:
     from scmil.bags.checks import labelled
     from scmil.bags.datasets import load_dataset
 
-    targets = read_data_targets(settings)
+    targets = read_data_targets(settings, data)
     options = settings.to_json()
     of_table = () if targets is None else ("labels", "label", "missing")
     for key in (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from scmil.bags.datasets import words_of
+from scmil.bags.datasets import load_targets, target_tasks, words_of
 from scmil.bags.table_rows import read_rows
 from scmil.bags.target_tables import TargetColumns, infer_task, read_targets
 from scmil.bags.targets import TASKS, Targets
@@ -14,8 +15,15 @@ from scmil.studies.settings import DataSettings
 CLASS = "class"
 
 
-def read_data_targets(settings: DataSettings) -> Targets | None:
-    """Read the values of the task; None if it is the prediction of classes.
+def read_data_targets(settings: DataSettings, data: Path | None = None) -> Targets | None:
+    """Read the values of the task, from the table of labels or of a data set that has them.
+
+    Args:
+        settings: `[data]`.
+        data: A folder with data sets.
+
+    Returns:
+        The values; None if the task is the prediction of classes.
 
     Raises:
         DataError: The table cannot be read, or a cell is no value of the task.
@@ -24,6 +32,8 @@ def read_data_targets(settings: DataSettings) -> Targets | None:
     task = task_of(settings)
     if task == CLASS:
         return None
+    if settings.labels is None and task in target_tasks(settings.dataset):
+        return load_targets(settings.dataset, task, data=data)
     if settings.labels is None:
         raise OptionError(
             f"the task {task!r} needs a table with the values of each slide. Give the table: "

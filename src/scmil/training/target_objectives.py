@@ -5,6 +5,7 @@ from __future__ import annotations
 from scmil.bags.targets import GradeTarget, NumberTarget, SurvivalTarget, Target
 from scmil.core.shapes import Numbers
 from scmil.errors import OptionError
+from scmil.models.objective_start import start_at_frequencies
 from scmil.models.objectives import (
     CoxObjective,
     MultilabelObjective,
@@ -24,7 +25,7 @@ LOSSES = {
 
 
 def objective_for(target: Target, values: Numbers, loss: str | None = None) -> Objective:
-    """The objective of a task, with bins or scale from the training split.
+    """The objective of a task, with bins, scale and start from the training split.
 
     Args:
         target: The target.
@@ -45,12 +46,13 @@ def objective_for(target: Target, values: Numbers, loss: str | None = None) -> O
     if isinstance(target, SurvivalTarget):
         if loss == "cox":
             return CoxObjective(min(32, max(2, len(values))))
-        return SurvivalObjective(tuple(survival_edges(values[:, 0], values[:, 1]).tolist()))
+        edges = tuple(survival_edges(values[:, 0], values[:, 1]).tolist())
+        return start_at_frequencies(SurvivalObjective(edges), values)
     if isinstance(target, NumberTarget):
         return RegressionObjective(float(values.mean()), float(values.std()) or 1.0, loss)
     if isinstance(target, GradeTarget):
-        return OrdinalObjective(len(target.grades))
-    return MultilabelObjective(len(target.names))
+        return start_at_frequencies(OrdinalObjective(len(target.grades)), values)
+    return start_at_frequencies(MultilabelObjective(len(target.names)), values)
 
 
 def check_loss(target: Target, loss: str | None) -> str:
