@@ -13,6 +13,7 @@ from scmil.core.run_format import TEST_TUNED
 from scmil.studies.cell_baseline import train_baseline
 from scmil.studies.cell_splits import model_seed
 from scmil.studies.cell_task import Fold, Stage, Task, Training, by_protocol, history_without_test
+from scmil.studies.ensemble import MODELS, write_fold_model
 from scmil.studies.localise import FROC, froc_of_model, rank_by_model
 from scmil.studies.plan import build_from_settings
 from scmil.studies.protocols import Row, ScoredFold, history_rows, score
@@ -131,6 +132,7 @@ def _must_train_one_by_one(task: Task, recipe: Recipe, models: Sequence[MILModel
         or (device or DEVICE, precision or PRECISION) != (DEVICE, PRECISION)
         # A model has to end as it was in the epoch that was chosen.
         or settings.localisation is not None
+        or bool(settings.training.keep_models)
     )
 
 
@@ -230,6 +232,9 @@ def _train_fold(
         checkpoint=None if every_epoch else checkpoint,
         progress=progress,
     )
+    if settings.training.keep_models:
+        kept = task.folder / MODELS / checkpoint.stem
+        write_fold_model(kept, model, trained, task.bags.ids, split)
     first = recipe.first_candidate
     scored = [
         score(name, *fold, trained.probabilities, task.labels, first=first) for name in protocols

@@ -27,6 +27,7 @@ from scmil.stats.metrics import decide
 from scmil.studies import runner
 from scmil.studies.data import Data
 from scmil.studies.encoder_licence import licence_of
+from scmil.studies.ensemble import check_keep_folds, gather_ensemble, with_ensemble
 from scmil.studies.model_card import card
 from scmil.studies.model_folder import (
     FORMAT,
@@ -54,6 +55,7 @@ from scmil.studies.train_state import (
     delete_model,
     is_finished,
 )
+from scmil.studies.training_fingerprint import write_fingerprint
 from scmil.training import baseline
 
 if TYPE_CHECKING:
@@ -161,6 +163,7 @@ def _prepare(
     test = None if settings.folds else settings.test
     split = _split_bags(bags, settings.valid, test, settings.seed)
     check_precision(settings.precision)
+    check_keep_folds(settings)
     weigh_classes(settings.weights, bags.labels, len(bags.classes))
     check_model(settings.model)
     recipe = recipe_of(settings.model, settings.training)
@@ -231,8 +234,9 @@ def _write_folder(
     metrics = metrics_of_splits(bags, split, labels, p, threshold)
     if cross_validation:
         metrics["cross_validation"] = cross_validation
-    study = _study(work, facts, fitted)
+    study = with_ensemble(_study(work, facts, fitted), out, work.settings)
     save_model(fitted.model, out)
+    write_fingerprint(out, bags, split)
     history = _history_rows(asdict(fitted.fold.history))
     write_atomically(out / "history.csv", records_csv(history))
     predictions = _prediction_rows(bags, split, labels, p, threshold)
@@ -301,8 +305,12 @@ def _cross_validate(work: _Work) -> list[Page]:
     recorded = work.recorded
     protocol = {key: recorded["split"][key] for key in ("folds", "repeats", "valid")}
     further = {
-        key: recorded[key] for key in TRAINING_KEYS if recorded[key] not in (None, "cpu", "float32")
+        key: value
+        for key in TRAINING_KEYS
+        if (value := recorded.get(key)) not in (None, "cpu", "float32")
     }
+    if work.settings.keep_folds:
+        further["keep_models"] = True
     document = {
         "title": f"{work.data.name} · cross-validation",
         "data": work.data.settings.to_json(),
@@ -315,6 +323,7 @@ def _cross_validate(work: _Work) -> list[Page]:
     if outcome.failed:
         raise DataError(f"the cross-validation failed: {next(iter(outcome.failed.values()))}")
     folder = runner.cell_folder(outcome.out, plan.cells[0])
+    gather_ensemble(folder, work.out)
     return list(read_page(folder / runner.RESULT)["rows"])
 
 
