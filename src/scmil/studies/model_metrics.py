@@ -35,12 +35,12 @@ def metrics_of_splits(
         groups = [f"bag {i}" if patients[i] is None else str(patients[i]) for i in positions]
         y, q = labels[positions], p[positions]
         page[name] = {"slide": interval_of_all(y, q, groups, threshold)}
-        if per_patient := _average_by_patient(y, q, groups):
+        if per_patient := average_by_patient(y, q, groups):
             page[name]["patient"] = interval_of_all(*per_patient, None, threshold)
     return page
 
 
-def _average_by_patient(
+def average_by_patient(
     labels: NDArray[np.int64], p: Numbers, groups: Sequence[str]
 ) -> tuple[NDArray[np.int64], Numbers] | None:
     """Return the label and the mean probabilities of each patient.
@@ -88,8 +88,13 @@ def interval_of_all(
     for metric, column in zip(METRICS, np.array(scores).T, strict=True):
         resampled = percentile_interval(column) if len(members) > 1 else UNKNOWN
         low, high = intervals.get(metric, resampled)
-        page[metric] = {"value": _plain(values[metric]), "low": _plain(low), "high": _plain(high)}
+        page[metric] = estimate_json(values[metric], low, high)
     return page
+
+
+def estimate_json(value: float, low: float, high: float) -> Page:
+    """Return a metric with the limits of its interval as JSON, None where they are not finite."""
+    return {"value": _plain(value), "low": _plain(low), "high": _plain(high)}
 
 
 def _plain(value: float) -> float | None:

@@ -8,6 +8,7 @@ deviation of each feature. `scmil test` compares another cohort with it.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from scmil.bags.scaling import Scaling, streamed_moments
 from scmil.bags.slide_sketch import CODES, Sketch, Sketcher, typical_matches
 from scmil.bags.splits import Split
 from scmil.core.atomic import write_atomically
+from scmil.core.jobs.failure_log import record_failure
 from scmil.core.limits import Bound
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError, ModelFileError
@@ -141,7 +143,8 @@ def fingerprint_cohort(
     parts: Mapping[str, tuple[int, ...]],
     scaling: Scaling,
     progress: Callable[[int], None] | None = None,
-) -> Fingerprint:
+    check: Callable[[Bag], None] | None = None,
+) -> tuple[Fingerprint, dict[str, str]]:
     """Read bags, one at a time, and return what is compared of them.
 
     Args:
@@ -149,29 +152,38 @@ def fingerprint_cohort(
         parts: Positions of the bags of each split.
         scaling: The scale of the features for which the sketches are made.
         progress: Called with the number of bags that were read.
+        check: Raises if a bag cannot be used.
 
     Returns:
-        The fingerprint; `typical` is that of these bags.
+        The fingerprint, whose `typical` is that of these bags; and the bags that cannot be read or
+        used, with the causes.
     """
     sketcher, slides = Sketcher(scaling), []
     totals: dict[str, Numbers] = {}
-    for name, position in ((name, i) for name, own in parts.items() for i in own):
-        bag = bags[position]
-        label = None if bag.label is None else bags.classes[bag.label]
-        slides.append(_known(bag, name, label, sketcher))
-        mean = _mean_features(bag)
-        totals[name] = totals.get(name, np.zeros_like(mean)) + mean
+    failed: dict[str, str] = {}
+    order = [(name, position) for name, own in parts.items() for position in own]
+    for done, (name, position) in enumerate(order):
+        with record_failure(bags.ids[position], failed):
+            bag = bags[position]
+            if check:
+                check(bag)
+            label = None if bag.label is None else bags.classes[bag.label]
+            slides.append(_known(bag, name, label, sketcher))
+            mean = _mean_features(bag)
+            totals[name] = totals.get(name, np.zeros_like(mean)) + mean
         if progress:
-            progress(len(slides))
+            progress(done + 1)
     deviation = sketcher.deviation()
     sketches = [slide.sketch for slide in slides if slide.sketch is not None]
-    return Fingerprint(
+    counts = Counter(slide.split for slide in slides)
+    found = Fingerprint(
         tuple(slides),
         scaling,
         deviation,
         typical_matches(sketches, [slide.patient for slide in slides], deviation),
-        {name: total / len(parts[name]) for name, total in totals.items()},
+        {name: total / counts[name] for name, total in totals.items()},
     )
+    return found, failed
 
 
 def write_fingerprint(
@@ -179,7 +191,10 @@ def write_fingerprint(
 ) -> None:
     """Write the fingerprint of the bags of a training into its model folder."""
     parts = {name: own for name, own in split._asdict().items() if own}
-    found = fingerprint_cohort(bags, parts, streamed_moments(bags.subset(split.train)), progress)
+    scaling = streamed_moments(bags.subset(split.train))
+    found, failed = fingerprint_cohort(bags, parts, scaling, progress)
+    for bag_id, cause in failed.items():  # they have just been trained on
+        raise DataError(f"bag {bag_id!r} cannot be read: {cause}. Repeat the command.")
     text = json.dumps(found.to_json(), separators=(",", ":"))
     write_atomically(folder / FINGERPRINT, text.encode())
 
