@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
 from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
 from scmil.report.html.tables import number_cell, row_header, table
@@ -23,6 +21,8 @@ def estimate_cell(
     """A cell with a metric and its interval; a dash if there is none."""
     if found is None:
         return number_cell(ABSENT)
+    if found["low"] is None or found["high"] is None:
+        return number_cell(write(found["value"]), found["value"])
     low, high = write(found["low"]), write(found["high"])
     text = join(write(found["value"]), element("small", f"{low} to {high}"))
     return number_cell(text, found["value"])
@@ -41,9 +41,11 @@ def calibration_section(page: Page, predictions: ResultTable) -> Markup | None:
             x, y = roc(positive, predictions.numbers(f"p_{name}"))
             lines.append(Line(name, LineStyle(i, None), x.tolist(), y.tolist()))
         bins.append(_reliability_line(name, i, calibration[name]["bins"]))
-    diagonal = Line("perfect calibration", LineStyle(6, DASHED), [0.0, 1.0], [0.0, 1.0])
+    diagonal = Line(
+        "random ranking; perfect calibration", LineStyle(6, DASHED), [0.0, 1.0], [0.0, 1.0]
+    )
     figures = [
-        line_panel("Sensitivity, by false positive rate", "ROC curve", [*lines, _frame()])
+        line_panel("Sensitivity, by false positive rate", "ROC curve", [*lines, diagonal])
         if lines
         else None,
         line_panel(
@@ -61,14 +63,9 @@ def calibration_section(page: Page, predictions: ResultTable) -> Markup | None:
     )
 
 
-def _frame() -> Line:
-    """The line of random predictions, which also makes both axes range from 0 to 1."""
-    return Line("random", LineStyle(6, DASHED), [0.0, 1.0], [0.0, 1.0])
-
-
 def _reliability_line(name: str, colour: int, bins: Sequence[Page]) -> Line:
     x = [float(each["predicted"]) for each in bins]
-    y = [float(each["observed"]) for each in bins]
+    y = [float(each["observed"]["value"]) for each in bins]
     return Line(name, LineStyle(colour, None), x, y)
 
 
@@ -90,7 +87,8 @@ def _calibration_table(calibration: Page) -> Markup:
     rows = [
         [
             row_header(name),
-            *(estimate_cell(found[key]) for key in ("intercept", "slope")),
+            estimate_cell(found["intercept"]),
+            number_cell("∞") if found["separated"] else estimate_cell(found["slope"]),
             *(
                 number_cell(format_number(found["brier"][key]), found["brier"][key])
                 for key in ("reliability", "resolution", "uncertainty")
@@ -105,19 +103,12 @@ def _calibration_table(calibration: Page) -> Markup:
 def _bins_table(name: str, bins: Sequence[Page]) -> Markup:
     rows = [
         [
-            row_header(f"{each['low']:.1f} to {each['high']:.1f}"),
+            row_header(f"{each['from']:.1f} to {each['to']:.1f}"),
             number_cell(str(each["slides"]), each["slides"]),
             number_cell(format_number(each["predicted"]), each["predicted"]),
-            number_cell(
-                join(
-                    format_number(each["observed"]),
-                    element("small", " to ".join(format_number(end) for end in each["interval"])),
-                ),
-                each["observed"],
-            ),
+            estimate_cell(each["observed"]),
         ]
         for each in bins
-        if np.isfinite(each["predicted"])
     ]
     heads = ["slides", "mean probability", "observed frequency"]
     body = table(f"Reliability of the probability of {name}", ["Probability"], heads, rows)

@@ -306,5 +306,5 @@ def _write(outputs: Outputs, page: Page, rows: Sequence[Page], found: Sequence[O
     columns = list(Overlap("", None, "", None, None, ()).to_json())
     outputs.write(folder / PREDICTIONS, records_csv(rows))
     outputs.write(folder / OVERLAP, records_csv([each.to_json() for each in found], columns))
-    outputs.write(folder / METRICS, encode_utf8(json.dumps(page, indent=1) + "\n"))
+    outputs.write(folder / METRICS, encode_utf8(json.dumps(page, indent=1, allow_nan=False) + "\n"))
     outputs.write(folder / REPORT, encode_utf8(external_page(folder)))

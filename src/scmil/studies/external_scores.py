@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from scmil.bags.targets import Targets
     from scmil.models.objectives import Objective
 
-RANKED = ("auc", "brier", "calibration_error")  # metrics that do not depend on a threshold
-DECIDED = ("accuracy", "balanced_accuracy", "f1")
+DECIDED = ("accuracy", "balanced_accuracy", "f1")  # metrics that depend on the threshold
+RANKED = ("brier", "calibration_error")
 LEVELS = ("slide", "patient")
 Labels = NDArray[np.int64]
 
@@ -127,14 +127,14 @@ def _metrics(predictions: ClassPredictions) -> Page:
     ranked = interval_of_all(labels, predictions.p, own, 0.5)
     decided = interval_of_all(labels, hard, own, 0.5)
     page: Page = {"n": ranked["n"], "patients": ranked["patients"]}
-    page |= {name: ranked[name] for name in RANKED} | {name: decided[name] for name in DECIDED}
+    page |= {"auc": ranked["auc"]} | {name: decided[name] for name in DECIDED}
     for number, name in enumerate(predictions.classes):
         rows = np.flatnonzero(labels == number)
         if len(rows):
             right = (predictions.decided[rows] == number).astype(float)
             interval = proportion_interval(right, [groups[i] for i in rows])
             page[f"recall of {name}"] = estimate_json(float(right.mean()), *interval)
-    return page
+    return page | {name: ranked[name] for name in RANKED}
 
 
 def _calibration(predictions: ClassPredictions, number: int) -> Page:
@@ -146,9 +146,15 @@ def _calibration(predictions: ClassPredictions, number: int) -> Page:
         name: estimate_json(value, *intervals[name]) for name, value in found._asdict().items()
     }
     page["separated"] = bool(np.isinf(found.slope))
-    page["brier"] = brier_parts(y, p)._asdict()
+    page["brier"] = {name: round(v, 6) for name, v in brier_parts(y, p)._asdict().items()}
     page["bins"] = [
-        own._asdict() | {"interval": list(own.interval)}
+        {
+            "from": own.low,
+            "to": own.high,
+            "slides": own.slides,
+            "predicted": round(own.predicted, 6),
+            "observed": estimate_json(own.observed, *own.interval),
+        }
         for own in reliability_table(y, p, groups=predictions.groups)
     ]
     return page
