@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,8 +123,7 @@ def evaluate_cohort(
     excluded = leaks if overlap == "exclude" else set()
     kept = [slide.id for slide in read.slides if slide.id not in excluded]
     predicted = _predict(predictor, cohort.bags, kept, failed, device, progress)
-    used = set(predicted.ids)
-    read = _without(read, cohort.bags, used, training)
+    read = _only(read, cohort.bags, set(predicted.ids))
     page = _page(model, predictor, cohort, inputs, predicted, read, training)
     page["overlap"] = _overlap_page(found, overlap, training)
     page["failed"] = failed
@@ -193,15 +192,13 @@ def _predict(
     )
 
 
-def _without(read: Fingerprint, bags: BagSet, used: set[str], training: Fingerprint) -> Fingerprint:
+def _only(read: Fingerprint, bags: BagSet, used: set[str]) -> Fingerprint:
     """The fingerprint of the slides that were evaluated; means are made again if some were not."""
-    if len(used) == len(read.slides):
+    if len(used) == len(read.slides) or read.scaling is None:
         return read
     subset = bags.subset([slide.id for slide in read.slides if slide.id in used])
-    own, _ = fingerprint_cohort(
-        subset, {"cohort": tuple(range(len(subset)))}, training.scaling or read.scaling
-    )
-    return replace(own, typical=read.typical)
+    parts = {"cohort": tuple(range(len(subset)))}
+    return fingerprint_cohort(subset, parts, read.scaling)[0]
 
 
 def _page(
