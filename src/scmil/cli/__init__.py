@@ -88,6 +88,7 @@ COMMAND_MODULES = (
     "train",
     "import_model",
     "predict",
+    "test",
     "run",
     "get",
     "demo",

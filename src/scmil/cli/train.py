@@ -135,6 +135,14 @@ def train_(
         ),
     ] = None,
     repeats: Repeats = 1,
+    keep_folds: Annotated[
+        bool,
+        typer.Option(
+            "--keep-folds",
+            help="With --folds: keep the models of the cross-validation as an ensemble. predict "
+            "and test then give the mean of their probabilities and their standard deviation.",
+        ),
+    ] = False,
     epochs: Epochs = None,
     patience: Annotated[
         int,
@@ -205,6 +213,7 @@ def train_(
             patience=patience or None,
             folds=folds,
             repeats=repeats,
+            keep_folds=keep_folds,
             valid=valid,
             test=test,
             class_weights=_parse_class_weights(class_weights),

@@ -271,6 +271,30 @@ def mean_interval(means: Sequence[float], intervals: Sequence[Interval]) -> Inte
     return Interval(max(0.0, low), min(1.0, high))
 
 
+def difference_interval(
+    value: float, interval: Interval, other: float, other_interval: Interval
+) -> Interval:
+    """The interval of the difference of two independent estimates from their own intervals (MOVER).
+
+    Args:
+        value: An estimate.
+        interval: Its interval.
+        other: The estimate that is subtracted.
+        other_interval: Its interval.
+
+    Returns:
+        The interval of `value - other`; NaN if a limit is not finite.
+
+    >>> same = wilson_interval(0.5, 10)
+    >>> [round(end, 3) for end in difference_interval(0.5, same, 0.5, same)]
+    [-0.373, 0.373]
+    """
+    difference = value - other
+    low = math.hypot(value - interval[0], other_interval[1] - other)
+    high = math.hypot(interval[1] - value, other - other_interval[0])
+    return Interval(difference - low, difference + high)
+
+
 def _mean_of_classes(
     classes: NDArray[np.int64],
     interval: Callable[[int], Interval],

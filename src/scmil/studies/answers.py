@@ -156,6 +156,11 @@ def check_task(bags: BagSet, settings: TrainSettings) -> None:
             )
         weigh_classes(settings.weights, bags.labels, len(bags.classes))
         return
+    if settings.keep_folds:
+        raise OptionError(
+            f"--keep-folds needs classes, and the task is {bags.targets.task!r}: bins and scales "
+            "differ between folds. Omit it."
+        )
     if settings.weights is not None:
         raise OptionError(f"class_weights need classes, and the task is {bags.targets.task!r}.")
     check_loss(bags.targets.target, settings.loss)

@@ -22,6 +22,7 @@ from scmil.studies.cell_task import (
     by_protocol,
     mean_history,
 )
+from scmil.studies.ensemble import MODELS, write_fold_model
 from scmil.studies.localise import FROC, froc_of_model, rank_by_model
 from scmil.studies.plan import build_from_settings
 from scmil.studies.protocols import Row, ScoredFold, history_rows, score
@@ -141,6 +142,7 @@ def _must_train_one_by_one(task: Task, recipe: Recipe, models: Sequence[MILModel
         or (device or DEVICE, precision or PRECISION) != (DEVICE, PRECISION)
         # A model has to end as it was in the epoch that was chosen.
         or settings.localisation is not None
+        or bool(settings.training.keep_models)
     )
 
 
@@ -230,6 +232,9 @@ def _train_fold(
         checkpoint=None if every_epoch else checkpoint,
         progress=progress,
     )
+    if task.cell.settings.training.keep_models:
+        kept = task.folder / MODELS / checkpoint.stem
+        write_fold_model(kept, model, trained, task.bags.ids, split)
     first = recipe.first_candidate
     scored = [
         score(name, *fold, trained.probabilities, task.labels, first=first) for name in protocols

@@ -267,6 +267,8 @@ def check_training(model: Table, training: Table, problems: Problems) -> None:
     if settings.precision not in (None, *PRECISIONS):
         names = " or ".join(map(repr, PRECISIONS))
         problems.add(f"[training] precision = {settings.precision!r}: expected {names}.")
+    if settings.keep_models not in (None, True, False):
+        problems.add(f"[training] keep_models = {settings.keep_models!r}: expected true or false.")
     if settings.device is not None and not isinstance(settings.device, str):
         problems.add(
             f"[training] device = {settings.device!r}: expected a name such as 'cpu', 'cuda' or "

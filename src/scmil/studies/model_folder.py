@@ -48,7 +48,7 @@ def check_study(path: Path, study: Page, classes: int, dim: int | None) -> None:
             bounded("threshold", study["threshold"], "threshold")
         _check_provenance(study["contract"])
         if study["scaling"] is not None:
-            _check_scaling(study["scaling"], dim)
+            check_scaling(study["scaling"], dim)
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelFileError(
             f"{path}: incomplete or wrong ({type(error).__name__} {error}). Train the model again."
@@ -96,7 +96,8 @@ def _check_provenance(contract: Page) -> None:
     check_overlap(contract.get("size_px") or 2**13, contract.get("overlap_px") or 0, "contract")
 
 
-def _check_scaling(scaling: Page, dim: int | None) -> None:
+def check_scaling(scaling: Page, dim: int | None) -> None:
+    """Raise DataError if a recorded scaling is not `dim` finite means and deviations."""
     for key in ("mean", "deviation"):
         values = scaling[key]
         if len(values) != (dim or len(values)) or not all(map(FINITE.holds, values)):

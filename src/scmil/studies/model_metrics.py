@@ -40,13 +40,13 @@ def metrics_of_splits(
         groups = [f"bag {i}" if patients[i] is None else str(patients[i]) for i in positions]
         y, q = labels[positions], p[positions]
         page[name] = {"slide": interval_of_all(y, q, groups, threshold)}
-        if per_patient := _pool_by_patient(y, q, groups, pooling):
+        if per_patient := pool_by_patient(y, q, groups, pooling):
             page[name]["patient"] = interval_of_all(*per_patient, None, threshold)
     return page
 
 
-def _pool_by_patient(
-    labels: NDArray[np.int64], p: Numbers, groups: Sequence[str], pooling: str
+def pool_by_patient(
+    labels: NDArray[np.int64], p: Numbers, groups: Sequence[str], pooling: str = "mean"
 ) -> tuple[NDArray[np.int64], Numbers] | None:
     """Return the label and the mean or largest probabilities of each patient.
 
@@ -93,12 +93,13 @@ def interval_of_all(
     for metric, column in zip(METRICS, np.array(scores).T, strict=True):
         resampled = percentile_interval(column) if len(members) > 1 else UNKNOWN
         low, high = intervals.get(metric, resampled)
-        page[metric] = {
-            "value": plain_number(values[metric]),
-            "low": plain_number(low),
-            "high": plain_number(high),
-        }
+        page[metric] = estimate_json(values[metric], low, high)
     return page
+
+
+def estimate_json(value: float, low: float, high: float) -> Page:
+    """Return a metric with the limits of its interval as JSON, None where they are not finite."""
+    return {"value": plain_number(value), "low": plain_number(low), "high": plain_number(high)}
 
 
 def plain_number(value: float) -> float | None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from scmil.bags.encoder_names import card_name
 from scmil.bags.provenance import check_same_provenance
-from scmil.bags.scaling import scale_as_recorded
 from scmil.bags.targets import target_from_json
 from scmil.core.limits import bounded
 from scmil.core.outputs import Outputs
@@ -22,6 +21,7 @@ from scmil.core.tables import records_csv
 from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError, WeightsError
 from scmil.stats.metrics import decide
 from scmil.studies.config import TABLES
+from scmil.studies.ensemble import predictor_of
 from scmil.studies.model_folder import (
     FORMAT,
     STUDY,
@@ -43,10 +43,14 @@ RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d{1,18})", 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions for new bags, a row for each, and the bags that failed with their causes."""
+    """Predictions for new bags, a row for each, and the bags that failed with their causes.
+
+    With several `models`, the probabilities are their means, and `sd_` their standard deviations.
+    """
 
     rows: list[Page]
     failed: dict[str, str]
+    models: int = 1
 
 
 def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
@@ -115,11 +119,11 @@ def predict_folder(
         OutputError: `out` is a file of another origin, and `overwrite` is not set.
     """
     from scmil.core.jobs.failure_log import FailureLog, record_failure
-    from scmil.training.fitting import predict
 
     if out is not None:
         outputs_of(Path(out), overwrite)  # before the work
-    model, study = load_trained_model(folder)
+    predictor = predictor_of(folder, *load_trained_model(folder))
+    study = predictor.study
     rows: list[Page] = []
     failed: dict[str, str] = {}
     foreign: list[ShapeError] = []
@@ -128,17 +132,20 @@ def predict_folder(
             bag = bags[position]
             with record_mismatch(foreign):
                 check_same_provenance(study["contract"], bag, folder)
-            bag = scale_as_recorded(bag, study["scaling"])
-            [p] = predict(model, [bag], device=device).double().numpy()
+            p, spread = predictor.predict(bag, device)
             if not np.isfinite(p).all():
                 raise BagError(nan_message(bag_id))
-            rows.append(_row(study, model, bag, p))
+            rows.append(
+                _row(study, predictor.members[0][0], bag, p)
+                | predictor.spread_row(study["classes"], spread)
+            )
         if progress:
             progress(position + 1)
     raise_if_all(foreign, len(bags))
     if out is not None:
         out = Path(out)
         columns = ["slide_id", "case_id", "y_pred", *(f"p_{name}" for name in study["classes"])]
+        columns += predictor.spread_columns(study["classes"])
         further = [name for name in (rows[0] if rows else ()) if name not in columns]
         outputs_of(out, overwrite).write(out, records_csv(rows, [*columns, *further]))
         failure_log = FailureLog(out.parent)
@@ -149,7 +156,7 @@ def predict_folder(
             each for each in failure_log.read() if each.stage == "predict" and each.slide in good
         ]:
             failure_log.clear(failure.slide, failure.stage)
-    return Predicted(rows, failed)
+    return Predicted(rows, failed, len(predictor.members))
 
 
 def nan_message(bag_id: str) -> str:

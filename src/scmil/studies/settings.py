@@ -148,6 +148,7 @@ class TrainingSettings:
     device: str | None = None
     precision: str | None = None
     loss: str | None = None
+    keep_models: bool | None = None
 
     def to_json(self) -> Json:
         """The table, without options that were not given."""
@@ -165,7 +166,7 @@ class TrainingSettings:
 
 
 # Keys of `[training]` that are not values of a recipe.
-TRAINING_KEYS = ("class_weights", "device", "precision", "loss")
+TRAINING_KEYS = ("class_weights", "device", "precision", "loss", "keep_models")
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,7 @@ class TrainSettings:
         patience: Epochs without improvement after which training stops; None: never.
         folds: Folds of a cross-validation; None: the model is tested on a test split instead.
         repeats: Repetitions of the cross-validation, each with new random folds.
+        keep_folds: Whether the models of the cross-validation are kept as an ensemble.
         valid: Fraction of patients in the validation split.
         test: Fraction of patients in the test split.
         class_weights: "balanced", or a weight for each class.
@@ -275,6 +277,7 @@ class TrainSettings:
     patience: int | None = 20  # the official recipes for slides have 40 to 200 epochs
     folds: int | None = None
     repeats: int = 1
+    keep_folds: bool = False
     valid: float = 0.2
     test: float = 0.2
     class_weights: str | Sequence[float] | None = None
@@ -310,6 +313,7 @@ class TrainSettings:
                 "test": None if self.folds else self.test,
                 "folds": self.folds,
                 "repeats": self.repeats if self.folds else None,
+                **({"keep_folds": True} if self.keep_folds else {}),  # models of 0.6 have none
             },
             "class_weights": self.weights,
             "device": self.device,

@@ -14,7 +14,7 @@ from scmil.models.answers import answer_names, answers_of, predicted_text
 from scmil.models.objectives import Objective, SurvivalObjective, survival_at
 from scmil.report.target_run import INTERVALS
 from scmil.studies.model_folder import Page
-from scmil.studies.model_metrics import plain_number
+from scmil.studies.model_metrics import estimate_json, plain_number
 from scmil.training.target_folds import held_out_part, risk_groups, score_held_out
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ def target_metrics(bags: BagSet, split: Split, objective: Objective, outputs: Nu
             level: {
                 "n": len(patients) if level == "patient" else len(members),
                 "patients": len(patients),
-                **{metric: _estimate(*found) for metric, found in scores.items()},
+                **{
+                    metric: estimate_json(found.value, *found.interval)
+                    for metric, found in scores.items()
+                },
             }
         }
         if part.high is not None and 0 < part.high.sum() < len(part.high):
@@ -123,8 +126,3 @@ def _observed_cells(targets: Targets, bag_id: str) -> Mapping[str, str]:
 def _targets(bags: BagSet) -> Targets:
     assert bags.targets is not None
     return bags.targets
-
-
-def _estimate(value: float, interval: tuple[float, float]) -> Page:
-    low, high = interval
-    return {"value": plain_number(value), "low": plain_number(low), "high": plain_number(high)}

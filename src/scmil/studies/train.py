@@ -24,6 +24,7 @@ from scmil.studies import runner
 from scmil.studies.answers import Answers, answers_in, check_task
 from scmil.studies.data import Data
 from scmil.studies.encoder_licence import licence_of
+from scmil.studies.ensemble import check_keep_folds, gather_ensemble, with_ensemble
 from scmil.studies.from_settings import build_for_split, check_model, recipe_of
 from scmil.studies.model_card import card
 from scmil.studies.model_folder import (
@@ -45,6 +46,7 @@ from scmil.studies.train_state import (
     delete_model,
     is_finished,
 )
+from scmil.studies.training_fingerprint import write_fingerprint
 from scmil.training import baseline
 
 if TYPE_CHECKING:
@@ -148,6 +150,7 @@ def _prepare(
     test = None if settings.folds else settings.test
     split = _split_bags(bags, settings.valid, test, settings.seed)
     check_precision(settings.precision)
+    check_keep_folds(settings)
     check_task(bags, settings)
     check_model(settings.model)
     recipe = recipe_of(settings.model, settings.training)
@@ -220,8 +223,9 @@ def _write_folder(
     metrics = answers.metrics()
     if cross_validation:
         metrics["cross_validation"] = cross_validation
-    study = _study(work, facts, fitted, answers)
+    study = with_ensemble(_study(work, facts, fitted, answers), out, work.settings)
     save_model(fitted.model, out)
+    write_fingerprint(out, work.data.bags, work.split)
     history = _history_rows(asdict(fitted.fold.history))
     write_atomically(out / "history.csv", records_csv(history))
     write_atomically(out / PREDICTIONS, records_csv(answers.prediction_rows()))
@@ -284,10 +288,12 @@ def _cross_validate(work: _Work) -> list[Page]:
     recorded = work.recorded
     protocol = {key: recorded["split"][key] for key in ("folds", "repeats", "valid")}
     further = {
-        key: recorded[key]
+        key: value
         for key in TRAINING_KEYS
-        if recorded.get(key) not in (None, "cpu", "float32")
+        if (value := recorded.get(key)) not in (None, "cpu", "float32")
     }
+    if work.settings.keep_folds:
+        further["keep_models"] = True
     document = {
         "title": f"{work.data.name} · cross-validation",
         "data": work.data.settings.to_json(),
@@ -300,6 +306,7 @@ def _cross_validate(work: _Work) -> list[Page]:
     if outcome.failed:
         raise DataError(f"the cross-validation failed: {next(iter(outcome.failed.values()))}")
     folder = runner.cell_folder(outcome.out, plan.cells[0])
+    gather_ensemble(folder, work.out)
     return list(read_page(folder / runner.RESULT)["rows"])
 
 
