@@ -85,6 +85,7 @@ COMMAND_MODULES = (
     "slides",
     "paint",
     "bags",
+    "plan",
     "train",
     "import_model",
     "predict",
