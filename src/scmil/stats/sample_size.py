@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def expected_intervals(
     )
     for design, tested, divided, share in designs:
         low, high = interval(tested, divided)
-        needed = _smallest(counts, width, lambda scaled: interval(scaled, divided), share)
+        needed = _smallest(counts, width, partial(interval, divided=divided), share)
         found.append(ExpectedInterval(design, value, low, high, dict(tested), needed))
     return found[0], found[1]
 
