@@ -32,8 +32,8 @@ def find_selection(found: ResultFolder) -> Iterator[Finding]:
         yield Finding(
             "error",
             "selection",
-            f"validation and test split are the same in fold {_numbers(same)}: what was selected "
-            "on the validation split was selected on the test split",
+            f"validation and test split are the same in fold {_list_folds(same)}: what was "
+            "selected on the validation split was selected on the test split",
             REMEDY,
         )
     yield from _without_validation(found)
@@ -63,7 +63,7 @@ def _without_validation(found: ResultFolder) -> Iterator[Finding]:
     yield Finding(
         "warning",
         "selection",
-        f"fold {_numbers(absent)} has no validation split. If {TOOLS[found.tool]} kept the best "
+        f"fold {_list_folds(absent)} has no validation split. If {TOOLS[found.tool]} kept the best "
         "epoch, it was selected on the training or the test split",
         REMEDY,
     )
@@ -139,5 +139,5 @@ def _best(name: str, values: tuple[float, ...], chosen: int) -> bool:
     return values[chosen] == (min(known) if name.endswith("loss") else max(known))
 
 
-def _numbers(folds: list[int]) -> str:
+def _list_folds(folds: list[int]) -> str:
     return ", ".join(map(str, folds))

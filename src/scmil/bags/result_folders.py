@@ -111,7 +111,7 @@ def read_result_folder(folder: str | Path) -> ResultFolder:
         if path.suffix.lower() in PICKLES:
             found.unread.append(str(path.relative_to(folder)))
         else:
-            _read_file(path, found)
+            _read_result_file(path, found)
     if not found.tool:
         raise DataError(
             f"{folder}: no results of CLAM (splits_0.csv, fold_0.csv), STAMP (splits.json, "
@@ -137,7 +137,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield Path(place, name)
 
 
-def _read_file(path: Path, found: ResultFolder) -> None:
+def _read_result_file(path: Path, found: ResultFolder) -> None:
     """Add what a file has, if its name is that of a result."""
     name = path.name
     if match := CLAM_SPLIT.fullmatch(name):
@@ -152,10 +152,10 @@ def _read_file(path: Path, found: ResultFolder) -> None:
         table = read_rows(path)
         if table.find(["Y"]) is not None and table.find(["p_0"]) is not None:
             _name_tool(found, "clam", path)
-            _keep_one(found, found.predictions, int(match[1]), _read_clam(table))
+            _keep_one(found, found.predictions, int(match[1]), _read_eval_table(table))
     elif name == "patient-preds.csv" and (match := STAMP_SPLIT.fullmatch(path.parent.name)):
         _name_tool(found, "stamp", path)
-        _keep_one(found, found.predictions, int(match[1]), _read_stamp(read_rows(path)))
+        _keep_one(found, found.predictions, int(match[1]), _read_patient_preds(read_rows(path)))
     elif name == "summary.csv":
         _read_summary(path, found)
     elif MIL_BASELINE_LOG.fullmatch(name):
@@ -194,7 +194,7 @@ def _content(item: NamedFold | PredictionTable) -> object:
     return (item.names, item.labels, item.probabilities.tolist())
 
 
-def _read_clam(table: TextTable) -> PredictionTable:
+def _read_eval_table(table: TextTable) -> PredictionTable:
     """Read `fold_0.csv` of CLAM's eval.py."""
     names, labels = (table.need([name], name, "the column") for name in ("slide_id", "Y"))
     columns = {
@@ -205,13 +205,13 @@ def _read_clam(table: TextTable) -> PredictionTable:
     positions = [columns[c] for c in sorted(columns)]
     classes = tuple(map(str, sorted(columns)))
     rows = [row for _, row in table.lines]
-    written = tuple(_whole(row[labels]) for row in rows)
-    return _prediction_table(
+    written = tuple(_class_number(row[labels]) for row in rows)
+    return _parse_predictions(
         table, tuple(slide_id(row[names]) for row in rows), written, classes, positions
     )
 
 
-def _read_stamp(table: TextTable) -> PredictionTable:
+def _read_patient_preds(table: TextTable) -> PredictionTable:
     """Read `patient-preds.csv`: PATIENT, the target, pred, and a column TARGET_CATEGORY each."""
     patients = table.need(["PATIENT"], "patient", "the column")
     prefixes = [
@@ -230,10 +230,10 @@ def _read_stamp(table: TextTable) -> PredictionTable:
     classes = tuple(table.header[i].removeprefix(f"{target}_") for i in positions)
     rows = [row for _, row in table.lines]
     names, labels = (tuple(row[column] for row in rows) for column in (patients, at))
-    return _prediction_table(table, names, labels, classes, positions)
+    return _parse_predictions(table, names, labels, classes, positions)
 
 
-def _prediction_table(
+def _parse_predictions(
     table: TextTable,
     names: tuple[str, ...],
     labels: tuple[str, ...],
@@ -269,7 +269,7 @@ def _to_number(table: TextTable, line: int, text: str) -> float:
     return value
 
 
-def _whole(text: str) -> str:
+def _class_number(text: str) -> str:
     """A class number as CLAM writes it: 1.0 is 1."""
     return text.removesuffix(".0")
 

@@ -14,7 +14,7 @@ from scmil.bags.labels import Labels
 from scmil.bags.result_folders import PredictionTable, ResultFolder
 from scmil.bags.slide_ids import patient_of_barcode
 from scmil.stats.bootstrap import Interval
-from scmil.stats.fold_intervals import FoldScores, mean_auc, mean_auc_interval
+from scmil.stats.fold_intervals import FoldScores, mean_fold_auc, mean_fold_auc_interval
 from scmil.stats.metrics import decide, score_all
 from scmil.stats.small_samples import metric_intervals, proportion_interval, wilson_interval
 
@@ -72,7 +72,7 @@ class KnownPatients:
 def fold_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[MetricRow]:
     """The metrics of each fold, at the most probable class, as the tools compute them."""
     for number, table in sorted(found.predictions.items()):
-        fold = _scores(table, patients)
+        fold = _fold_scores(table, patients)
         values = score_all(fold.labels, fold.probabilities)
         intervals = metric_intervals(fold.labels, fold.probabilities, 0.5, list(fold.units))
         claims = _claims(found, number)
@@ -118,7 +118,7 @@ def mean_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[Metri
     tables = [table for _, table in sorted(found.predictions.items())]
     if len({table.classes for table in tables}) > 1:
         return
-    folds = [_scores(table, patients) for table in tables]
+    folds = [_fold_scores(table, patients) for table in tables]
     hits: dict[str, list[float]] = {}
     for table, fold in zip(tables, folds, strict=True):
         right = decide(fold.probabilities) == fold.labels
@@ -130,14 +130,14 @@ def mean_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[Metri
     claims = [_claims(found, number) for number in sorted(found.predictions)]
     for metric, value, interval in (
         ("accuracy", float(np.mean(means)), proportion_interval(means, units)),
-        ("auc", mean_auc(folds), mean_auc_interval(folds, repeats)),
+        ("auc", mean_fold_auc(folds), mean_fold_auc_interval(folds, repeats)),
     ):
         known = [claim[metric] for claim in claims if metric in claim]
         claimed = float(np.mean(known)) if len(known) == len(claims) and metric == "auc" else None
         yield MetricRow(None, metric, len(hits), len(set(units)), value, *interval, claimed)
 
 
-def _scores(table: PredictionTable, patients: KnownPatients) -> FoldScores:
+def _fold_scores(table: PredictionTable, patients: KnownPatients) -> FoldScores:
     labels: NDArray[np.int64] = np.array([table.classes.index(own) for own in table.labels])
     return FoldScores(
         labels, table.probabilities, [patients.known.get(name, name) for name in table.names]

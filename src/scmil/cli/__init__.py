@@ -89,6 +89,7 @@ COMMAND_MODULES = (
     "train",
     "import_model",
     "predict",
+    "subgroups",
     "run",
     "get",
     "demo",

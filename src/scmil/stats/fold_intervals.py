@@ -43,11 +43,11 @@ class FoldScores(NamedTuple):
     units: Sequence[Hashable]
 
 
-def mean_auc(folds: Sequence[FoldScores]) -> float:
+def mean_fold_auc(folds: Sequence[FoldScores]) -> float:
     """The mean AUC over the folds in which it is defined; NaN if there is none.
 
     >>> fold = FoldScores(np.array([0, 1]), np.array([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"])
-    >>> mean_auc([fold, fold])
+    >>> mean_fold_auc([fold, fold])
     1.0
     """
     values = [auc(fold.labels, fold.probabilities) for fold in folds]
@@ -55,7 +55,7 @@ def mean_auc(folds: Sequence[FoldScores]) -> float:
     return float(np.mean(known)) if known else float("nan")
 
 
-def mean_auc_interval(folds: Sequence[FoldScores], repeats: int = 1) -> Interval:
+def mean_fold_auc_interval(folds: Sequence[FoldScores], repeats: int = 1) -> Interval:
     """The 95 % interval of the mean AUC over the folds of a cross-validation.
 
     It is the score interval of `small_samples.auc_interval` for k folds of m / k positive and
@@ -71,7 +71,7 @@ def mean_auc_interval(folds: Sequence[FoldScores], repeats: int = 1) -> Interval
 
     >>> p = np.array([[0.9, 0.1], [0.2, 0.8]] * 4)
     >>> fold = FoldScores(np.array([0, 1] * 4), p, list(range(8)))
-    >>> [round(end, 3) for end in mean_auc_interval([fold])]
+    >>> [round(end, 3) for end in mean_fold_auc_interval([fold])]
     [0.583, 1.0]
     """
     width = folds[0].probabilities.shape[1] if folds else 2
