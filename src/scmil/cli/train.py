@@ -22,6 +22,7 @@ from scmil.cli.options import (
     Overwrite,
     Repeats,
     Seed,
+    SiteColumn,
     device_of,
     with_options_of,
 )
@@ -85,6 +86,7 @@ def open_inputs(
     missing: Missing = None,
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
+    site: SiteColumn = None,
     data: Data = None,
 ) -> TrainingInputs:
     """Open the bags with their labels. The parameters are options of several commands."""
@@ -100,6 +102,7 @@ def open_inputs(
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
+        site=site,
     )
     return TrainingInputs(opened, data)
 

@@ -143,6 +143,9 @@ def _computation(run: Run) -> Markup:
         "methods are tested on the same folds. Selection protocols, the rules that choose epoch "
         "and decision threshold of a model:"
     )
+    sites = {str(each.settings.get("data", {}).get("site") or "") for each in run.planned} - {""}
+    if sites:
+        words = f"All slides of a site (column {', '.join(sorted(sites))}) are in one fold. {words}"
     protocols = [
         join(element("b", name), f": {MEANING[name]}. ", badge(name))
         for name in run.protocols

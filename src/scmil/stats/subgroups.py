@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError
-from scmil.stats.bootstrap import Groups, Interval, MetricEstimate, number_groups
-from scmil.stats.metrics import auc
+from scmil.stats.bootstrap import BLOCK_NUMBERS, Groups, Interval, MetricEstimate, number_groups
 from scmil.stats.paired_tests import holm
 from scmil.stats.small_samples import UNKNOWN, mean_interval, metric_intervals, proportion_interval
 
@@ -27,6 +26,7 @@ LEAST_OF_CLASS = 5  # so is one with fewer patients of a class
 MOST_GROUPS = 12  # more values are a number or an id
 PERMUTATIONS = 2000
 MISSING = "(missing)"
+Statistic = Callable[[Numbers], Numbers]  # groups (k, b) to values (k,)
 
 
 @dataclass(frozen=True)
@@ -155,27 +155,43 @@ def _check_column(column: str, values: Sequence[str | None], slides: int) -> Non
         )
 
 
-def _statistics(tested: SlideOutcomes) -> dict[str, Callable[[NDArray[np.bool_]], float]]:
-    """The metrics as functions of the rows of a group."""
+def _statistics(tested: SlideOutcomes) -> dict[str, Statistic]:
+    """The metrics as functions of groups, one in each row of (k, b): 1 for its slides, else 0."""
     labels, right, p = tested.labels, tested.right, tested.probabilities
 
-    def recall(rows: NDArray[np.bool_], c: int) -> float:
-        own = right[rows & (labels == c)]
-        return float(own.mean()) if len(own) else math.nan
+    def recall(rows: Numbers, c: int) -> Numbers:
+        own = rows * (labels == c)
+        return _divide(own @ right, own.sum(1))
 
-    def area(rows: NDArray[np.bool_]) -> float:
-        own = labels[rows]
-        return auc(own, p[rows]) if len(np.unique(own)) > 1 else math.nan
+    def area(rows: Numbers) -> Numbers:
+        present = [c for c in range(p.shape[1]) if (labels == c).any()]
+        areas = [_area(rows, labels == c, p[:, c]) for c in ([1] if p.shape[1] == 2 else present)]
+        # In a group without a class the mean is over the others, as in `metrics.auc`.
+        known = [np.nan_to_num(area) for area in areas]
+        return _divide(np.sum(known, 0), np.isfinite(areas).sum(0))
 
-    def balanced(rows: NDArray[np.bool_]) -> float:
-        return float(np.mean([recall(rows, c) for c in np.unique(labels[rows])]))
+    def balanced(rows: Numbers) -> Numbers:
+        recalls = np.array([recall(rows, c) for c in range(p.shape[1])])
+        return _divide(np.nan_to_num(recalls).sum(0), np.isfinite(recalls).sum(0))
 
-    further: dict[str, Callable[[NDArray[np.bool_]], float]] = (
+    further: dict[str, Statistic] = (
         {"sensitivity": lambda rows: recall(rows, 1), "specificity": lambda rows: recall(rows, 0)}
         if p.shape[1] == 2
         else {"balanced_accuracy": balanced}
     )
-    return {"accuracy": lambda rows: float(right[rows].mean()), "auc": area, **further}
+    return {"accuracy": lambda rows: _divide(rows @ right, rows.sum(1)), "auc": area, **further}
+
+
+def _area(rows: Numbers, positive: NDArray[np.bool_], scores: Numbers) -> Numbers:
+    """The AUC within each group, by counting pairs."""
+    own, other = scores[positive, None], scores[~positive]
+    wins = (own > other) + 0.5 * (own == other)
+    first, second = rows[:, positive], rows[:, ~positive]
+    return _divide(((first @ wins) * second).sum(1), first.sum(1) * second.sum(1))
+
+
+def _divide(a: Numbers, b: Numbers) -> Numbers:
+    return np.divide(a, b, out=np.full(len(a), np.nan), where=b > 0)
 
 
 def _describe_group(
@@ -185,7 +201,8 @@ def _describe_group(
     patients = [tested.patients[i] for i in np.flatnonzero(rows).tolist()]
     units = number_groups(patients, len(patients))
     of_class = [len(np.unique(units[labels == c])) for c in range(p.shape[1])]
-    values = {metric: value(rows) for metric, value in _statistics(tested).items()}
+    group = rows[None].astype(float)
+    values = {metric: float(value(group)[0]) for metric, value in _statistics(tested).items()}
 
     def share(c: int | None) -> Interval:
         own = np.flatnonzero(labels == c) if c is not None else np.arange(len(labels))
@@ -242,25 +259,26 @@ def _gaps(
         for stratum in sorted(set(strata))
     ]
 
-    def spread(assigned: NDArray[np.int64]) -> Numbers:
-        values = [[value(assigned == code) for code in large] for value in statistics.values()]
-        return np.array([max(each) - min(each) for each in values])
+    def values_of(assigned: NDArray[np.int64]) -> Numbers:
+        """Each metric of each large group, for each row of assigned groups: (k, m, groups)."""
+        parts = [(assigned == code).astype(float) for code in large]
+        return np.stack(
+            [np.stack([value(part) for part in parts], 1) for value in statistics.values()], 1
+        )
 
-    observed = spread(groups)
+    seen = values_of(groups[None])[0]
+    observed = np.ptp(seen, axis=1)
     generator = np.random.default_rng(seed)
     at_least = np.zeros(len(observed))
-    for _ in range(permutations):
-        drawn = of_unit.copy()
+    block = max(1, min(permutations, BLOCK_NUMBERS // len(groups)))
+    for start in range(0, permutations, block):
+        drawn = np.tile(of_unit, (min(block, permutations - start), 1))
         for positions in members:
-            drawn[positions] = of_unit[generator.permutation(positions)]
-        at_least += spread(drawn[units]) >= observed - 1e-12
+            drawn[:, positions] = generator.permuted(drawn[:, positions], axis=1)
+        at_least += (np.ptp(values_of(drawn[:, units]), axis=2) >= observed - 1e-12).sum(0)
     gaps = []
-    for (metric, value), gap, times in zip(statistics.items(), observed, at_least, strict=True):
-        by_group = {names[code]: value(groups == code) for code in large}
-        best, worst = (
-            max(by_group, key=by_group.__getitem__),
-            min(by_group, key=by_group.__getitem__),
-        )
+    for metric, own_values, gap, times in zip(statistics, seen, observed, at_least, strict=True):
+        best, worst = (names[large[int(at(own_values))]] for at in (np.argmax, np.argmin))
         p = float((times + 1) / (permutations + 1))
         gaps.append(Gap(column, metric, best, worst, float(gap), p, math.nan))
     return gaps

@@ -63,7 +63,7 @@ RECIPE_KEYS = (
     "regularisation",
 )
 # Optional keys without a default: settings without them do not contain them.
-DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing")
+DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing", "site")
 DATA_SWITCHES = ("allow_missing", "drop_unlabelled")
 KEYS: dict[str, tuple[str, ...]] = {
     "data": (*DEFAULTS["data"], *DATA_TEXTS, *DATA_SWITCHES),

@@ -15,6 +15,7 @@ from scmil.bags.labels import Labels, read_labels
 from scmil.core.text import first_names
 from scmil.errors import DataError, ScmilError
 from scmil.studies.config import TABLES, standardised_by_default
+from scmil.studies.data_sites import site_note
 from scmil.studies.run_inputs import load_bags
 from scmil.studies.settings import DataSettings
 
@@ -48,6 +49,7 @@ def open_data(
     missing: str | None = None,
     drop_unlabelled: bool = False,
     standardise: bool | None = None,
+    site: str | None = None,
 ) -> Data:
     """Open bags with their labels, and check the labels before any bag is read.
 
@@ -62,6 +64,7 @@ def open_data(
         missing: Words for a missing label, separated by commas: see `read_labels`.
         drop_unlabelled: Whether bags without a label are left out.
         standardise: Whether features are standardised; by default those of a folder are not.
+        site: The column of the label table whose slides stay together in test splits.
 
     Returns:
         The bags, and notes on what was left out.
@@ -82,6 +85,7 @@ def open_data(
         format=format_name,
         missing=missing,
         drop_unlabelled=drop_unlabelled or None,
+        site=site,
     )
     everyone = load_bags(replace(settings, drop_unlabelled=None), data)
     kept = labelled(everyone) if drop_unlabelled else everyone
@@ -96,6 +100,7 @@ def open_data(
     notes: tuple[str, ...] = ()
     if dropped:
         notes += (f"{dropped} of {len(everyone)} bags have no label and are left out.",)
+    notes += site_note(settings, kept)
     columns: dict[str, Any] = {}
     if is_folder and labels is not None:
         table = read_labels(labels, label=label, missing=words_of(missing))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scmil.core.atomic import write_atomically
 from scmil.core.fingerprint import Inputs, sha256_of_file, sha256_of_json, stat_of
 from scmil.errors import ConfigError, DataError, ScmilError
+from scmil.studies.data_sites import site_digest
 from scmil.studies.plan import Cell
 from scmil.studies.settings import DataSettings
 
@@ -27,7 +28,7 @@ def load_bags(settings: DataSettings, data: Path | None = None) -> BagSet:
     from scmil.bags.datasets import load_dataset
 
     options = settings.to_json()
-    for key in ("dataset", "standardise", "name", "drop_unlabelled"):
+    for key in ("dataset", "standardise", "name", "drop_unlabelled", "site"):
         options.pop(key, None)
     bags = load_dataset(settings.dataset, data=data, **options)
     return labelled(bags) if settings.drop_unlabelled else bags
@@ -171,7 +172,7 @@ def _file_digests(cell: Cell, bags: BagSet) -> dict[str, str]:
     own = cell.settings.localisation
     if own is not None and own.annotations is not None:
         digests["the annotations"] = annotations_digest(own.annotations, bags.ids)
-    return digests
+    return digests | site_digest(cell.settings.data, bags)
 
 
 def annotations_digest(folder: str | Path, slide_ids: Sequence[str]) -> str:

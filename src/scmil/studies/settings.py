@@ -40,6 +40,7 @@ class DataSettings:
     missing: str | None = None
     allow_missing: bool | None = None
     drop_unlabelled: bool | None = None
+    site: str | None = None  # column whose slides stay together in test splits
 
     def to_json(self) -> Json:
         """The table, without options that were not given."""

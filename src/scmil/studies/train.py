@@ -26,6 +26,7 @@ from scmil.models.predictions_file import PREDICTIONS
 from scmil.stats.metrics import decide
 from scmil.studies import runner
 from scmil.studies.data import Data
+from scmil.studies.data_sites import holdout_by_site, site_digest, site_groups
 from scmil.studies.encoder_licence import licence_of
 from scmil.studies.model_card import card
 from scmil.studies.model_folder import (
@@ -159,12 +160,17 @@ def _prepare(
         )
     bags = data.bags
     test = None if settings.folds else settings.test
-    split = _split_bags(bags, settings.valid, test, settings.seed)
+    sites = site_groups(data.settings, bags)
+    if sites is not None and test is not None:
+        split = holdout_by_site(bags, sites, settings.valid, test, settings.seed)
+    else:
+        split = _split_bags(bags, settings.valid, test, settings.seed)
     check_precision(settings.precision)
     weigh_classes(settings.weights, bags.labels, len(bags.classes))
     check_model(settings.model)
     recipe = recipe_of(settings.model, settings.training)
     digests = {"bags": _labels_digest(bags), "inputs": inputs.digest}
+    digests |= site_digest(data.settings, bags)
     recorded = {"data": data.settings.to_json() | digests, **settings.to_json()}
     return _Work(data, out, settings, recorded, inputs, recipe, split, progress)
 
