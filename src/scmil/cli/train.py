@@ -158,6 +158,14 @@ def train_(
             "native bfloat16)."
         ),
     ] = "float32",
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Fit a temperature on the validation split, so that probabilities are nearer to "
+            "frequencies. Predicted classes do not change.",
+        ),
+    ] = False,
     seed: Seed = 0,
     resume: Annotated[
         bool,
@@ -200,6 +208,7 @@ def train_(
             device=device_of(device),
             precision=precision,
             seed=seed,
+            calibrate=calibrate,
             resume=resume,
             overwrite=overwrite,
             progress=bars.callback,

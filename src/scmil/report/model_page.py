@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scmil.core.atomic import write_atomically
 from scmil.core.text import encode_utf8
 from scmil.errors import DataError
+from scmil.report.calibration_sections import calibration_sections
 from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
 from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
@@ -52,6 +53,7 @@ def write_model_page(folder: str | Path) -> Path:
     sections = {
         "Metrics": _metrics_table(metrics),
         "ROC curve": _roc_curves(study, predictions),
+        **calibration_sections(study, predictions),
         "Training": _loss_curves(study, history),
         "Predictions": _prediction_table(study, predictions),
         "Requirements and settings": _settings_lists(study),

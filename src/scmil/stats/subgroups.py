@@ -165,7 +165,10 @@ def _statistics(tested: SlideOutcomes) -> dict[str, Statistic]:
 
     def area(rows: Numbers) -> Numbers:
         present = [c for c in range(p.shape[1]) if (labels == c).any()]
-        areas = [_area(rows, labels == c, p[:, c]) for c in ([1] if p.shape[1] == 2 else present)]
+        areas = [
+            _area_in_groups(rows, labels == c, p[:, c])
+            for c in ([1] if p.shape[1] == 2 else present)
+        ]
         # In a group without a class the mean is over the others, as in `metrics.auc`.
         known = [np.nan_to_num(area) for area in areas]
         return _divide(np.sum(known, 0), np.isfinite(areas).sum(0))
@@ -182,7 +185,7 @@ def _statistics(tested: SlideOutcomes) -> dict[str, Statistic]:
     return {"accuracy": lambda rows: _divide(rows @ right, rows.sum(1)), "auc": area, **further}
 
 
-def _area(rows: Numbers, positive: NDArray[np.bool_], scores: Numbers) -> Numbers:
+def _area_in_groups(rows: Numbers, positive: NDArray[np.bool_], scores: Numbers) -> Numbers:
     """The AUC within each group, by counting pairs."""
     own, other = scores[positive, None], scores[~positive]
     wins = (own > other) + 0.5 * (own == other)

@@ -30,6 +30,7 @@ from scmil.studies.model_folder import (
     read_page,
 )
 from scmil.studies.model_metrics import Numbers
+from scmil.studies.temperature import tempered
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -124,7 +125,7 @@ def predict_folder(
             [p] = predict(model, [bag], device=device).double().numpy()
             if not np.isfinite(p).all():
                 raise BagError(nan_message(bag_id))
-            rows.append(_row(study, bag, p))
+            rows.append(_row(study, bag, tempered(p, study.get("temperature"))))
         if progress:
             progress(position + 1)
     raise_if_all(foreign, len(bags))

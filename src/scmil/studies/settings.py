@@ -239,6 +239,7 @@ class TrainSettings:
         device: Where it is trained.
         precision: Precision of matrix products.
         seed: Seed of the split, the initial weights and the order of bags.
+        calibrate: Whether a temperature is fitted on the validation split.
     """
 
     aggregator: str = "abmil-gated"
@@ -254,6 +255,7 @@ class TrainSettings:
     device: str = "cpu"
     precision: str = "float32"
     seed: int = 0
+    calibrate: bool = False
 
     @property
     def model(self) -> ModelSettings:
@@ -287,6 +289,7 @@ class TrainSettings:
             "device": self.device,
             "precision": self.precision,
             "seed": self.seed,
+            **({"calibrate": True} if self.calibrate else {}),
         }
 
 

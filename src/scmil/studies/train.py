@@ -47,6 +47,7 @@ from scmil.studies.settings import (
     check_model,
     recipe_of,
 )
+from scmil.studies.temperature import calibrate_fold
 from scmil.studies.train_state import (
     CHECKPOINT,
     CROSS,
@@ -141,6 +142,8 @@ class _Fitted:
 
     model: MILModel
     fold: TrainedFold
+    temperature: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def probabilities(self) -> Numbers:
@@ -222,6 +225,9 @@ def _fit(work: _Work, facts: BagSummary) -> _Fitted:
             f"the data changed while the model was trained: {'; '.join(changes)}. Train again with "
             "--overwrite."
         )
+    if settings.calibrate:
+        fold, temperature, note = calibrate_fold(fold, bags.labels, work.split.valid)
+        return _Fitted(model, fold, temperature, (note,))
     return _Fitted(model, fold)
 
 
@@ -265,6 +271,7 @@ def _study(work: _Work, facts: BagSummary, fitted: _Fitted) -> Page:
         "format": FORMAT,
         "classes": list(bags.classes),
         "threshold": _threshold(fitted),
+        "temperature": fitted.temperature,
         "contract": {"dim": facts.dim, **facts.provenance},
         "encoder_licence": licence_of(facts.provenance),
         "scaling": None if scaling is None else scaling.to_json(),
@@ -276,7 +283,7 @@ def _study(work: _Work, facts: BagSummary, fitted: _Fitted) -> Page:
             name: [bags.ids[i] for i in positions]
             for name, positions in work.split._asdict().items()
         },
-        "notes": [*work.data.notes, *filter(None, [history.step_note()])],
+        "notes": [*work.data.notes, *filter(None, [history.step_note()]), *fitted.notes],
         "columns": dict(work.data.columns),
         "label_table_sha256": None if labels is None else sha256_of_file(labels),
         "versions": runner.versions(),
