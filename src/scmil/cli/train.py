@@ -313,6 +313,8 @@ def compare_(
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
     """Print AUC and accuracy of the test and validation splits and of the cross-validation."""
+    from scmil.report.fold_estimates import fold_estimates
+
     for split, split_name in (("test", "test split"), ("valid", "validation split")):
         for level, values in metrics.get(split, {}).items():
             text = ", ".join(
@@ -322,7 +324,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
             say(f"{split_name}, {values['n']} {level}s of {values['patients']} patients: {text}")
     for row in metrics.get("cross_validation", []):
         size = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        say(f"cross-validation, {size}: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}")
+        say(f"cross-validation, {size}: {fold_estimates(row)}")
 
 
 def _format_estimate(values: dict[str, float | None]) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scmil.bags.checks import BagSummary
 from scmil.core.text import printable
+from scmil.report.fold_estimates import fold_estimates
 from scmil.stats.metrics import METRICS
 from scmil.studies.model_folder import Page
 
@@ -113,7 +114,7 @@ def _performance(metrics: Page) -> list[str]:
         name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
         lines += [
             "",
-            f"Cross-validation ({name}): accuracy {row['accuracy']:.3f}, AUC {row['auc']:.3f}.",
+            f"Cross-validation ({name}): {fold_estimates(row, methods=True)}.",
         ]
     return lines
 
