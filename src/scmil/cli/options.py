@@ -112,6 +112,14 @@ Missing = Annotated[
         "'unknown,-'. '' treats every value as a class.",
     ),
 ]
+SiteColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--site",
+        help="Column of the label table: all slides of a site, such as a hospital, are in the "
+        "same test split.",
+    ),
+]
 Annotations = Annotated[
     Path | None,
     typer.Option(

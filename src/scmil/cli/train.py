@@ -23,6 +23,7 @@ from scmil.cli.options import (
     PatientMode,
     Repeats,
     Seed,
+    SiteColumn,
     TaskChoice,
     device_of,
     read_task,
@@ -91,6 +92,7 @@ def open_inputs(
     missing: Missing = None,
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
+    site: SiteColumn = None,
     data: Data = None,
     patient: PatientMode = None,
 ) -> TrainingInputs:
@@ -111,6 +113,7 @@ def open_inputs(
         standardise=standardise,
         task=TaskOptions(*task),
         patient=patient,
+        site=site,
     )
     return TrainingInputs(opened, data, loss)
 
@@ -174,6 +177,14 @@ def train_(
             "native bfloat16)."
         ),
     ] = "float32",
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Fit a temperature on the validation split, so that probabilities are nearer to "
+            "frequencies. Predicted classes do not change.",
+        ),
+    ] = False,
     seed: Seed = 0,
     resume: Annotated[
         bool,
@@ -221,6 +232,7 @@ def train_(
             precision=precision,
             seed=seed,
             loss=inputs.loss,
+            calibrate=calibrate,
             resume=resume,
             overwrite=overwrite,
             progress=bars.callback,
@@ -331,6 +343,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     metrics of another task.
     """
     from scmil.core.run_format import MAIN_METRICS
+    from scmil.report.fold_estimates import fold_estimates
 
     main = MAIN_METRICS.get(metrics.get("task", ""))
     shown = [("auc", "AUC"), ("accuracy", "accuracy")]
@@ -342,8 +355,7 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
             say(f"{split_name}, {values['n']} {level}s of {values['patients']} patients: {text}")
     for row in metrics.get("cross_validation", []):
         size = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        scores = ", ".join(f"{name} {row[key]:.3f}" for key, name in shown)
-        say(f"cross-validation, {size}: {scores}")
+        say(f"cross-validation, {size}: {fold_estimates(row, shown=shown)}")
 
 
 def _format_estimate(values: dict[str, float | None]) -> str:

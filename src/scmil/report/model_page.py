@@ -14,6 +14,8 @@ from scmil.core.atomic import write_atomically
 from scmil.core.run_format import MAIN_METRICS
 from scmil.core.text import encode_utf8
 from scmil.errors import DataError
+from scmil.report.calibration_sections import calibration_sections
+from scmil.report.fold_estimates import fold_estimates
 from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
 from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
@@ -91,6 +93,7 @@ def _class_sections(
     return {
         "Metrics": _metrics_table(metrics),
         "ROC curve": _roc_curves(study, predictions),
+        **calibration_sections(study, predictions),
         "Training": _loss_curves(study, history),
         "Predictions": _prediction_table(study, predictions),
     }
@@ -145,10 +148,7 @@ def _summarise_metrics(metrics: Mapping[str, Any]) -> str:
     scores = f"AUC {_with_interval(found['auc'])}, accuracy {_with_interval(found['accuracy'])}"
     words = f"On {found['n']} {level}s of the {SPLITS[part]}: {scores}."
     for row in metrics.get("cross_validation", [])[-1:]:
-        words += (
-            f" Over {row['repeats']} x {row['folds']} folds: AUC {row['auc']:.3f}, accuracy "
-            f"{row['accuracy']:.3f}."
-        )
+        words += f" Over {row['repeats']} x {row['folds']} folds: {fold_estimates(row)}."
     if part != "test":
         return (
             f"{words} Epoch and threshold were selected on the validation split, so its metrics "

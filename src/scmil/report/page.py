@@ -152,6 +152,9 @@ def computation(
         "methods are tested on the same folds. Selection protocols, the rules that choose "
         f"{chosen} of a model:"
     )
+    sites = {str(each.settings.get("data", {}).get("site") or "") for each in run.planned} - {""}
+    if sites:
+        words = f"All slides of a site (column {', '.join(sorted(sites))}) are in one fold. {words}"
     protocols = [
         join(element("b", name), f": {meaning[name]}. ", badge(name))
         for name in run.protocols

@@ -156,6 +156,8 @@ def check_task(bags: BagSet, settings: TrainSettings) -> None:
             )
         weigh_classes(settings.weights, bags.labels, len(bags.classes))
         return
+    if settings.calibrate:
+        raise OptionError(f"--calibrate needs classes, and the task is {bags.targets.task!r}.")
     if settings.keep_folds:
         raise OptionError(
             f"--keep-folds needs classes, and the task is {bags.targets.task!r}: bins and scales "

@@ -63,7 +63,10 @@ RECIPE_KEYS = (
 )
 # Optional keys without a default: settings without them do not contain them.
 TARGET_KEYS = tuple(each.name for each in fields(TaskOptions))
-DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing", "patient", *TARGET_KEYS)
+DATA_TEXTS = (
+    *("name", "labels", "label", "key", "format", "missing", "patient", "site"),
+    *TARGET_KEYS,
+)
 DATA_SWITCHES = ("allow_missing", "drop_unlabelled")
 KEYS: dict[str, tuple[str, ...]] = {
     "data": (*DEFAULTS["data"], *DATA_TEXTS, *DATA_SWITCHES),

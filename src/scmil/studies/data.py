@@ -17,6 +17,7 @@ from scmil.bags.slide_ids import slide_id
 from scmil.core.text import first_names
 from scmil.errors import DataError, OptionError, ScmilError
 from scmil.studies.config import TABLES, standardised_by_default
+from scmil.studies.data_sites import site_note
 from scmil.studies.run_inputs import load_bags
 from scmil.studies.settings import DataSettings, TaskOptions
 from scmil.studies.target_data import CLASS, read_data_targets
@@ -54,6 +55,7 @@ def open_data(
     standardise: bool | None = None,
     task: TaskOptions | None = None,
     patient: str | None = None,
+    site: str | None = None,
 ) -> Data:
     """Open bags with their labels, and check the labels before any bag is read.
 
@@ -73,6 +75,7 @@ def open_data(
         patient: How the slides of a patient are used, one of `PATIENT_MODES`: "joined" to one bag,
             or as bags of their own whose predictions are averaged ("mean", the default) or of which
             the largest counts ("max").
+        site: The column of the label table whose slides stay together in test splits.
 
     Returns:
         The bags, and notes on what was left out.
@@ -94,6 +97,7 @@ def open_data(
         missing=missing,
         drop_unlabelled=drop_unlabelled or None,
         patient=patient,
+        site=site,
         **asdict(task or TaskOptions()),
     )
     if patient not in (None, *PATIENT_MODES):
@@ -115,6 +119,7 @@ def open_data(
     notes: tuple[str, ...] = ()
     if dropped:
         notes += (f"{dropped} of {len(everyone)} bags have no label and are left out.",)
+    notes += site_note(settings, kept)
     columns: dict[str, Any] = {}
     if is_folder and labels is not None:
         table = read_labels(labels, label=label, missing=words_of(missing))

@@ -22,6 +22,7 @@ from scmil.core.shapes import Numbers
 from scmil.core.tables import write_json
 from scmil.errors import DataError, ModelFileError, OptionError
 from scmil.studies.model_folder import Page, check_scaling, read_page
+from scmil.studies.temperature import tempered
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag
@@ -57,6 +58,11 @@ def check_keep_folds(settings: TrainSettings) -> None:
         raise OptionError(
             "--keep-folds keeps the models of a cross-validation, but there is none. Add --folds, "
             "such as --folds 5, or leave it out."
+        )
+    if settings.keep_folds and settings.calibrate:
+        raise OptionError(
+            "--keep-folds and --calibrate exclude each other: a temperature belongs to one model. "
+            "Omit one of them."
         )
 
 
@@ -129,7 +135,7 @@ class Predictor:
             ]
         )
         if not self.is_ensemble:
-            return p[0], None
+            return tempered(p[0], self.study.get("temperature")), None
         return p.mean(0), p.std(0, ddof=1)
 
     def spread_columns(self, names: Sequence[str]) -> list[str]:

@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from scmil.bags.checks import BagSummary
-from scmil.core.run_format import MAIN_METRICS, MainMetric
+from scmil.core.run_format import MAIN_METRICS
 from scmil.core.text import printable
+from scmil.report.fold_estimates import CLASS_METRICS, fold_estimates
 from scmil.report.target_model_page import metric_name
 from scmil.studies.model_folder import Page
 
@@ -142,9 +143,10 @@ def _performance(metrics: Page) -> list[str]:
     lines += ["", f"Intervals: {metrics['intervals'].rstrip('.')}."]
     for row in metrics.get("cross_validation", []):
         name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        main = MAIN_METRICS.get(metrics.get("task", ""), MainMetric("auc", 0.5, "AUC"))
-        first = "" if "task" in metrics else f"accuracy {row['accuracy']:.3f}, "
-        lines += ["", f"Cross-validation ({name}): {first}{main.name} {row[main.column]:.3f}."]
+        main = MAIN_METRICS.get(metrics.get("task", ""))
+        shown = [(main.column, main.name)] if main else CLASS_METRICS
+        scores = fold_estimates(row, methods=main is None, shown=shown)
+        lines += ["", f"Cross-validation ({name}): {scores}."]
     return lines
 
 

@@ -46,6 +46,8 @@ def check_study(path: Path, study: Page, classes: int, dim: int | None) -> None:
         _check_classes_and_split(study, classes)
         if study["threshold"] is not None:
             bounded("threshold", study["threshold"], "threshold")
+        if study.get("temperature") is not None:
+            bounded("temperature", study["temperature"], "temperature")
         _check_provenance(study["contract"])
         if study["scaling"] is not None:
             check_scaling(study["scaling"], dim)

@@ -15,6 +15,7 @@ from scmil.core.atomic import write_atomically
 from scmil.core.fingerprint import Inputs, sha256_of_file, sha256_of_json, stat_of
 from scmil.errors import ConfigError, DataError, ScmilError
 from scmil.studies.config import TARGET_KEYS
+from scmil.studies.data_sites import site_digest
 from scmil.studies.plan import Cell
 from scmil.studies.settings import DataSettings
 from scmil.studies.target_data import read_data_targets
@@ -32,16 +33,9 @@ def load_bags(settings: DataSettings, data: Path | None = None) -> BagSet:
 
     targets = read_data_targets(settings, data)
     options = settings.to_json()
+    own = ("dataset", "standardise", "name", "drop_unlabelled", "patient", "site")
     of_table = () if targets is None else ("labels", "label", "missing")
-    for key in (
-        "dataset",
-        "standardise",
-        "name",
-        "drop_unlabelled",
-        "patient",
-        *TARGET_KEYS,
-        *of_table,
-    ):
+    for key in (*own, *TARGET_KEYS, *of_table):
         options.pop(key, None)
     bags = load_dataset(settings.dataset, data=data, **options)
     if targets is not None:
@@ -189,7 +183,7 @@ def _file_digests(cell: Cell, bags: BagSet) -> dict[str, str]:
     own = cell.settings.localisation
     if own is not None and own.annotations is not None:
         digests["the annotations"] = annotations_digest(own.annotations, bags.ids)
-    return digests
+    return digests | site_digest(cell.settings.data, bags)
 
 
 def annotations_digest(folder: str | Path, slide_ids: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from scmil.studies.predict import (
     raise_if_all,
     record_mismatch,
 )
+from scmil.studies.temperature import tempered
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -105,6 +106,8 @@ def score_folder(
                     study["threshold"],
                     evidence=evidence,
                 )
+                p = tempered(scores.probabilities, study.get("temperature"))
+                scores = replace(scores, probabilities=p)
                 if not np.isfinite(scores.probabilities).all():
                     raise BagError(nan_message(bag_id))
                 write_scores(replace(scores, made_from=made_from), out)
@@ -164,6 +167,8 @@ def _about(model: Path, study: dict[str, Any]) -> dict[str, Any]:
     if "imported" in study:  # the same weights can be imported again with other settings
         keys = ("classes", "threshold", "contract", "scaling")
         digest = sha256_of_json([digest, page["model"], *(study[key] for key in keys)])
+    if study.get("temperature") is not None:
+        digest = sha256_of_json([digest, study["temperature"]])
     return {
         "model": model.resolve().name,
         "model_sha256": digest,

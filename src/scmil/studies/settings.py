@@ -63,6 +63,7 @@ class DataSettings:
     event_value: str | None = None
     grades: str | None = None
     patient: str | None = None
+    site: str | None = None  # column whose slides stay together in test splits
 
     def to_json(self) -> Json:
         """The table, without options that were not given."""
@@ -268,6 +269,7 @@ class TrainSettings:
         precision: Precision of matrix products.
         seed: Seed of the split, the initial weights and the order of bags.
         loss: Loss of another task than classes, instead of its first one.
+        calibrate: Whether a temperature is fitted on the validation split.
     """
 
     aggregator: str = "abmil-gated"
@@ -285,6 +287,7 @@ class TrainSettings:
     precision: str = "float32"
     seed: int = 0
     loss: str | None = None
+    calibrate: bool = False
 
     @property
     def model(self) -> ModelSettings:
@@ -320,6 +323,7 @@ class TrainSettings:
             "precision": self.precision,
             "seed": self.seed,
             **_without_none({"loss": self.loss}),
+            **({"calibrate": True} if self.calibrate else {}),
         }
 
 

@@ -23,6 +23,7 @@ from scmil.models.predictions_file import PREDICTIONS
 from scmil.studies import runner
 from scmil.studies.answers import Answers, answers_in, check_task
 from scmil.studies.data import Data
+from scmil.studies.data_sites import holdout_by_site, site_digest, site_groups
 from scmil.studies.encoder_licence import licence_of
 from scmil.studies.ensemble import check_keep_folds, gather_ensemble, with_ensemble
 from scmil.studies.from_settings import build_for_split, check_model, recipe_of
@@ -38,6 +39,7 @@ from scmil.studies.model_folder import (
 from scmil.studies.plan import make_plan
 from scmil.studies.run_inputs import read_inputs, write_inputs
 from scmil.studies.settings import TRAINING_KEYS, TrainSettings
+from scmil.studies.temperature import calibrate_fold
 from scmil.studies.train_state import (
     CHECKPOINT,
     CROSS,
@@ -133,6 +135,8 @@ class _Fitted:
 
     model: MILModel
     fold: TrainedFold
+    temperature: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def _prepare(
@@ -148,13 +152,18 @@ def _prepare(
         )
     bags = data.bags
     test = None if settings.folds else settings.test
-    split = _split_bags(bags, settings.valid, test, settings.seed)
+    sites = site_groups(data.settings, bags)
+    if sites is not None and test is not None:
+        split = holdout_by_site(bags, sites, settings.valid, test, settings.seed)
+    else:
+        split = _split_bags(bags, settings.valid, test, settings.seed)
     check_precision(settings.precision)
     check_keep_folds(settings)
     check_task(bags, settings)
     check_model(settings.model)
     recipe = recipe_of(settings.model, settings.training)
     digests = {"bags": _labels_digest(bags), "inputs": inputs.digest}
+    digests |= site_digest(data.settings, bags)
     recorded = {"data": data.settings.to_json() | digests, **settings.to_json()}
     return _Work(data, out, settings, recorded, inputs, recipe, split, progress)
 
@@ -208,6 +217,9 @@ def _fit(work: _Work, facts: BagSummary) -> _Fitted:
             f"the data changed while the model was trained: {'; '.join(changes)}. Train again with "
             "--overwrite."
         )
+    if settings.calibrate:
+        fold, temperature, note = calibrate_fold(fold, bags.labels, work.split.valid)
+        return _Fitted(model, fold, temperature, (note,))
     return _Fitted(model, fold)
 
 
@@ -246,6 +258,7 @@ def _study(work: _Work, facts: BagSummary, fitted: _Fitted, answers: Answers) ->
     return {
         "format": FORMAT,
         **answers.study(),
+        "temperature": fitted.temperature,
         "contract": {"dim": facts.dim, **facts.provenance},
         "encoder_licence": licence_of(facts.provenance),
         "scaling": None if scaling is None else scaling.to_json(),
@@ -257,7 +270,7 @@ def _study(work: _Work, facts: BagSummary, fitted: _Fitted, answers: Answers) ->
             name: [bags.ids[i] for i in positions]
             for name, positions in work.split._asdict().items()
         },
-        "notes": [*work.data.notes, *filter(None, [history.step_note()])],
+        "notes": [*work.data.notes, *filter(None, [history.step_note()]), *fitted.notes],
         "columns": dict(work.data.columns),
         "label_table_sha256": None if labels is None else sha256_of_file(labels),
         "versions": runner.versions(),
