@@ -130,6 +130,7 @@ def train_attention(
     return score, float(entropy) / math.log(attention.shape[1])
 
 
+@pytest.mark.slow
 def test_attention_does_not_collapse_before_it_finds_the_signal() -> None:
     """The mean of the bag is the signal. From hazards of one half, attention follows the base rate
     to single instances, and the signal is lost.
