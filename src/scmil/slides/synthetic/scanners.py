@@ -36,12 +36,12 @@ class Scanner:
 
 SCANNERS = {
     "a": Scanner(),
-    # Bluer haematoxylin, more orange and stronger eosin, a yellowish lamp and a noisier camera.
+    # Bluer haematoxylin, more orange and stronger eosin, a dimmer, greenish lamp and a noisier camera.
     "b": Scanner(
         haematoxylin=(0.66, 0.66, 0.30),
         eosin=(0.10, 0.80, 0.62),
         amount=1.25,
-        white=(238.0, 234.0, 222.0),
+        white=(233.0, 234.0, 231.0),
         grain=9,
         slope=8,
         mpp=0.46,
