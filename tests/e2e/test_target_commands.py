@@ -10,8 +10,6 @@ import pytest
 from command import scmil
 from target_folder import DATA, OPTIONS, write_target_folder
 
-pytestmark = pytest.mark.e2e
-
 MAIN = {
     "survival": ("c_index", 0.5),
     "regression": ("r2", 0.0),
