@@ -94,10 +94,10 @@ def test_compare_states_the_task_and_writes_its_report(tmp_path: Path, task: str
 def test_wrong_input_is_rejected_before_training(tmp_path: Path) -> None:
     home = write_target_folder(tmp_path, n=16)
     base = ["compare", home / "bags", home / "values.csv", "--out", home / "out"]
-    told = scmil(*base, "--task", "survival", "--loss", "huber", code=2)
+    told = scmil(*base, "--task", "survival", "--loss", "huber", code=1)
     assert "loss = 'huber' for the task 'survival'. Known: discrete, cox." in told.stderr
-    told = scmil(*base, "--task", "survival", "--aggregator", "clam-sb", code=2)
+    told = scmil(*base, "--task", "survival", "--aggregator", "clam-sb", code=1)
     assert "Choose another aggregator" in told.stderr
-    told = scmil(*base, "--task", "regression", "--label", "slide_id", code=2)
+    told = scmil(*base, "--task", "regression", "--label", "slide_id", code=1)
     assert "is no number" in told.stderr
     assert not (home / "out").exists()
