@@ -42,7 +42,7 @@ def write_target_folder(
         writer.writerow(HEADER)
         for i, bag in enumerate(bags):
             first = f"s{i - i % slides}"
-            time, event = tables["survival"].of(first)  # type: ignore[misc]
+            [[time, event]] = tables["survival"].array([first]).tolist()
             labels = tables["multilabel"].of(first)
             grade = tables["ordinal"].of(first)
             writer.writerow(

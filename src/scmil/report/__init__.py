@@ -22,7 +22,7 @@ from scmil.report.target_run import TargetRun, read_target_run, task_of_run
 from scmil.report.target_tables import target_comparisons_for_terminal, target_rows_for_terminal
 from scmil.report.target_text import write_target_latex, write_target_markdown
 from scmil.report.target_verdict import target_verdict
-from scmil.report.verdict import verdict as class_verdict
+from scmil.report.verdict import class_verdict
 
 __all__ = [
     "FORMATS",
@@ -54,8 +54,8 @@ class _Writers(NamedTuple):
 _CLASSES = _Writers(
     compare_methods,
     class_verdict,
-    tables.rows_for_terminal,
-    tables.comparisons_for_terminal,
+    tables.class_rows_for_terminal,
+    tables.class_comparisons_for_terminal,
     write_page,
     write_markdown,
     write_latex,
@@ -94,7 +94,7 @@ def read_run(run: Path) -> Run:
     scmil.errors.DataError: nothing/experiment.json...
     """
     if task_of_run(Path(run)) is None:
-        return run_files.read_run(Path(run))
+        return run_files.read_class_run(Path(run))
     return read_target_run(Path(run))
 
 

@@ -10,7 +10,7 @@ from scmil.report.comparisons import MethodComparison, across_datasets
 from scmil.report.html.markup import ABSENT, change, format_number, latex, markdown, p_value
 from scmil.report.run import TUNED, Run
 from scmil.report.tables import WARNING, TableEntry, caption, main_table, spread
-from scmil.report.verdict import verdict
+from scmil.report.verdict import class_verdict
 
 
 def write_markdown(run: Run, compared: Sequence[MethodComparison]) -> str:
@@ -18,7 +18,7 @@ def write_markdown(run: Run, compared: Sequence[MethodComparison]) -> str:
     parts = [
         f"# {markdown(run.title)}",
         markdown(run.about),
-        markdown(verdict(run, compared)),
+        markdown(class_verdict(run, compared)),
         "## Results",
     ]
     if run.published:

@@ -19,7 +19,7 @@ from scmil.report.html.markup import Markup, element, join
 from scmil.report.html.tables import badge, leakage_warning
 from scmil.report.run import Run
 from scmil.report.tables import MEANING
-from scmil.report.verdict import verdict
+from scmil.report.verdict import class_verdict
 
 
 def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
@@ -37,7 +37,7 @@ def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
         "How the results were computed": computation(run),
         "Missing and failed runs": unfinished(run),
     }
-    return assemble_page(run, verdict(run, compared), sections)
+    return assemble_page(run, class_verdict(run, compared), sections)
 
 
 def assemble_page(run: Run, summary: str, sections: Mapping[str, Markup | None]) -> str:

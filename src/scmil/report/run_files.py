@@ -31,7 +31,7 @@ from scmil.report.run import (
 )
 
 
-def read_run(run: Path) -> Run:
+def read_class_run(run: Path) -> Run:
     """Read a run directory that `scmil run` has written.
 
     Args:
@@ -43,7 +43,7 @@ def read_run(run: Path) -> Run:
     Raises:
         DataError: A file is missing or damaged; the message names the file and the remedy.
 
-    >>> read_run(Path("nothing"))
+    >>> read_class_run(Path("nothing"))
     Traceback (most recent call last):
     ...
     scmil.errors.DataError: nothing/experiment.json...

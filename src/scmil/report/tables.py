@@ -159,7 +159,7 @@ def spread(estimate: Estimate | TableEntry) -> str:
     )
 
 
-def rows_for_terminal(run: Run) -> list[TerminalTable]:
+def class_rows_for_terminal(run: Run) -> list[TerminalTable]:
     """The main tables as plain text, as `scmil run` prints them.
 
     Args:
@@ -193,7 +193,7 @@ def _for_terminal(entry: TableEntry | None) -> str:
     return spread(entry) + beside
 
 
-def comparisons_for_terminal(
+def class_comparisons_for_terminal(
     run: Run, compared: Sequence[MethodComparison] | None = None
 ) -> TerminalTable | None:
     """The comparisons under the leakage-free protocols as plain text.

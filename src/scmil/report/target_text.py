@@ -40,12 +40,12 @@ def write_target_markdown(run: TargetRun, compared: Sequence[TargetComparison]) 
     ]
     for protocol in run.protocols:
         parts.append(_heading(protocol))
-        parts += [_results(run, dataset, protocol) for dataset in run.datasets]
+        parts += [_result_lines(run, dataset, protocol) for dataset in run.datasets]
     if compared:
         parts += ["## Comparisons", markdown(P_NOTE)]
         for protocol in run.protocols:
             if here := [each for each in compared if each.protocol == protocol]:
-                parts += [_heading(protocol), _comparisons(run, here)]
+                parts += [_heading(protocol), _comparison_lines(run, here)]
     parts += _of_task(run)
     if costs := markdown_costs(run):
         parts += ["## Cost", costs]
@@ -61,7 +61,7 @@ def _heading(protocol: str) -> str:
     return f"### Selection protocol “{markdown(protocol)}”{warning}"
 
 
-def _results(run: TargetRun, dataset: str, protocol: str) -> str:
+def _result_lines(run: TargetRun, dataset: str, protocol: str) -> str:
     rows = metric_rows(run, dataset, protocol)
     if not rows:
         return ""
@@ -79,7 +79,7 @@ def _results(run: TargetRun, dataset: str, protocol: str) -> str:
     return f"{markdown(caption_of(run, dataset, protocol))}\n\n{markdown_rows(columns, body)}"
 
 
-def _comparisons(run: TargetRun, compared: Sequence[TargetComparison]) -> str:
+def _comparison_lines(run: TargetRun, compared: Sequence[TargetComparison]) -> str:
     columns = [
         "Method",
         "Against",
@@ -109,17 +109,17 @@ def _of_task(run: TargetRun) -> list[str]:
         return []
     keys = [key for key in run.held_out if key.protocol == protocol]
     if run.task == "survival":
-        return ["## Risk groups", _heading(protocol), _risk_groups(run, keys)]
+        return ["## Risk groups", _heading(protocol), _risk_group_lines(run, keys)]
     if run.task == "multilabel":
-        tables = [_labels(run, dataset, protocol) for dataset in run.datasets]
+        tables = [_label_lines(run, dataset, protocol) for dataset in run.datasets]
         return ["## Labels", _heading(protocol), *tables]
     if run.task == "ordinal":
-        tables = [_confusion(run, key) for key in keys]
+        tables = [_confusion_lines(run, key) for key in keys]
         return ["## Confusion of grades", _heading(protocol), *tables]
     return []
 
 
-def _risk_groups(run: TargetRun, keys: Sequence[Key]) -> str:
+def _risk_group_lines(run: TargetRun, keys: Sequence[Key]) -> str:
     rows = []
     for key in keys:
         found = find_risk_groups(run.held_out[key])
@@ -136,7 +136,7 @@ def _risk_groups(run: TargetRun, keys: Sequence[Key]) -> str:
     return f"{words}\n\n{markdown_rows(columns, rows, words=3)}"
 
 
-def _labels(run: TargetRun, dataset: str, protocol: str) -> str:
+def _label_lines(run: TargetRun, dataset: str, protocol: str) -> str:
     columns = ["Method", "Label", "Slides", "Positive", *LABEL_METRICS.values()]
     rows = [
         [
@@ -151,7 +151,7 @@ def _labels(run: TargetRun, dataset: str, protocol: str) -> str:
     return markdown_rows(columns, rows, words=2) if rows else ""
 
 
-def _confusion(run: TargetRun, key: Key) -> str:
+def _confusion_lines(run: TargetRun, key: Key) -> str:
     grades, counts = confusion_of(run, key)
     columns = [
         f"{markdown(key.method)}, {markdown(key.dataset)}",
@@ -167,14 +167,14 @@ def _confusion(run: TargetRun, key: Key) -> str:
 def write_target_latex(run: TargetRun) -> str:
     """A booktabs table per selection protocol and data set, to be included with \\input."""
     tables = [
-        _latex_table(run, dataset, protocol)
+        _latex_target_table(run, dataset, protocol)
         for protocol in run.protocols
         for dataset in run.datasets
     ]
     return LATEX_HEAD + "\n".join(table for table in tables if table)
 
 
-def _latex_table(run: TargetRun, dataset: str, protocol: str) -> str:
+def _latex_target_table(run: TargetRun, dataset: str, protocol: str) -> str:
     rows = metric_rows(run, dataset, protocol)
     if not rows:
         return ""

@@ -35,19 +35,19 @@ def target_verdict(run: TargetRun, compared: Sequence[TargetComparison] | None =
     protocol = next(iter(run.leakage_free or run.protocols), None)
     judged = [each for each in compared if each.protocol == protocol]
     if protocol:
-        against_control = _against(run, judged, "control")
-        sentences += _in_short(run, judged, against_control)
+        against_control = _against_layer(run, judged, "control")
+        sentences += _conclusion(run, judged, against_control)
         sentences.append(_above_chance(run, protocol))
-        sentences += [_count_significant(judged)] if judged else []
-        sentences += _layer("a linear layer of the same width", against_control)
-        sentences += _layer("RRT's re-embedding", _against(run, judged, "rival"))
-        sentences += _baseline(run, protocol)
+        sentences += [_significant_sentence(judged)] if judged else []
+        sentences += _layer_sentence("a linear layer of the same width", against_control)
+        sentences += _layer_sentence("RRT's re-embedding", _against_layer(run, judged, "rival"))
+        sentences += _linear_baseline(run, protocol)
     if protocol == TUNED:
         sentences.append(
             "All epochs were selected on the test folds, so no result estimates the performance "
             "on new slides."
         )
-    return " ".join([*sentences, *_bias(run, protocol)])
+    return " ".join([*sentences, *_selection_bias(run, protocol)])
 
 
 def _above_chance(run: TargetRun, protocol: str) -> str:
@@ -69,7 +69,7 @@ def _above_chance(run: TargetRun, protocol: str) -> str:
     )
 
 
-def _count_significant(judged: Sequence[TargetComparison]) -> str:
+def _significant_sentence(judged: Sequence[TargetComparison]) -> str:
     if len(judged) == 1:
         return judged[0].sentence()
     sure = [each for each in judged if each.significant]
@@ -84,7 +84,7 @@ def _count_significant(judged: Sequence[TargetComparison]) -> str:
     )
 
 
-def _in_short(
+def _conclusion(
     run: TargetRun,
     judged: Sequence[TargetComparison],
     against_control: Sequence[TargetComparison],
@@ -111,7 +111,7 @@ def _in_short(
     return [f"In short: on this data {conclusion}."]
 
 
-def _against(
+def _against_layer(
     run: TargetRun, judged: Sequence[TargetComparison], kind: str
 ) -> list[TargetComparison]:
     """Sparse coding against another layer, for each pair with the same reference method."""
@@ -129,7 +129,7 @@ def _against(
     ]
 
 
-def _layer(layer: str, pairs: Sequence[TargetComparison]) -> list[str]:
+def _layer_sentence(layer: str, pairs: Sequence[TargetComparison]) -> list[str]:
     if not pairs:
         return []
     better, worse = (
@@ -143,7 +143,7 @@ def _layer(layer: str, pairs: Sequence[TargetComparison]) -> list[str]:
     return [f"{start} is better in {better} of {len(pairs)} pairs and worse in {worse} ({mean})."]
 
 
-def _baseline(run: TargetRun, protocol: str) -> list[str]:
+def _linear_baseline(run: TargetRun, protocol: str) -> list[str]:
     """Compare the linear baseline with the neural networks by the main metric."""
     kinds, sentences = kinds_of(run), []
     for dataset in run.datasets:
@@ -167,7 +167,7 @@ def _baseline(run: TargetRun, protocol: str) -> list[str]:
     return sentences
 
 
-def _bias(run: TargetRun, protocol: str | None) -> list[str]:
+def _selection_bias(run: TargetRun, protocol: str | None) -> list[str]:
     """By how much selection on the test folds changes the main metric."""
     if protocol is None or protocol == TUNED or TUNED not in run.protocols:
         return []

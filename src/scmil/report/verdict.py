@@ -22,7 +22,7 @@ from scmil.stats.significance import FoldComparison
 BASELINE = "logistic-mean-max"  # the method that is not a neural network
 
 
-def verdict(run: Run, compared: Sequence[MethodComparison] | None = None) -> str:
+def class_verdict(run: Run, compared: Sequence[MethodComparison] | None = None) -> str:
     """Summarise a run directory in one paragraph.
 
     Args:

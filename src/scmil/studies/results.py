@@ -23,7 +23,7 @@ from scmil.stats.metrics import METRICS
 from scmil.studies.localise import LOCATED, SUFFIXES
 from scmil.studies.plan import Cell, Plan
 from scmil.studies.protocols import Row
-from scmil.studies.target_data import read_data_targets
+from scmil.studies.target_data import CLASS, read_data_targets
 
 COSTS = ("parameters", "multiply_adds", "seconds", "memory_mib", "density")
 DIGITS = 16  # of a digest, in tables
@@ -74,7 +74,10 @@ def _describe_task(plan: Plan) -> Row:
 
     targets = {}
     for cell in plan.cells:
-        if cell.dataset not in targets and (found := read_data_targets(cell.settings.data)):
+        data = cell.settings.data
+        if data.task in (None, CLASS) or cell.dataset in targets:  # plans state other tasks
+            continue
+        if (found := read_data_targets(data)) is not None:
             targets[cell.dataset] = target_json(found.target)
     if not targets:
         return {}

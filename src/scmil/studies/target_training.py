@@ -62,7 +62,7 @@ def train_target_networks(
         )
         checkpoint = task.folder / CHECKPOINTS / f"{stage.kind}-{place}.safetensors"
         trained = _train_one(task, stage.protocols, model, fold, recipe, checkpoint, report)
-        scored += [_select(task, name, model, fold, trained) for name in stage.protocols]
+        scored += [_select_epoch(task, name, model, fold, trained) for name in stage.protocols]
         losses.append(trained.history.train_loss)
         models.append(model)
     return Training(
@@ -135,7 +135,7 @@ def _train_one(
     )
 
 
-def _select(
+def _select_epoch(
     task: Task, protocol: str, model: MILModel, fold: Fold, trained: TrainedFold
 ) -> TargetFold:
     """The predictions of the epoch that the protocol selects.

@@ -50,10 +50,12 @@ def test_a_scorer_is_the_metric_of_the_resampled_slides(seed: int) -> None:
 
 def test_the_concordance_is_that_of_mean_risks_of_patients() -> None:
     random = np.random.default_rng(0)
-    times, events = np.repeat(random.random(12) + 0.1, 2), np.repeat(random.integers(0, 2, 12), 2)
-    risk = random.normal(size=24)
-    expected = concordance(times[::2], events[::2], (risk[::2] + risk[1::2]) / 2)
-    scorer = survival_scorer(times, events, risk, PATIENTS)
+    units = np.array([0, 0, 0, *range(12)])  # the first patient has four slides
+    times, events = random.random(12) + 0.1, random.integers(0, 2, 12)
+    risk = random.random(15) + 1
+    means = [risk[units == i].mean() for i in range(12)]
+    expected = concordance(times, events, means)
+    scorer = survival_scorer(times[units], events[units], risk, units.tolist())
     assert scorer(np.ones((1, 12)))[0] == pytest.approx(expected)
 
 
@@ -94,7 +96,8 @@ def test_slides_of_one_patient_do_not_count_as_independent() -> None:
     p4 = [np.repeat(y + scale * own, 4) for scale, own in zip((0.8, 1.0), noise, strict=True)]
 
     def width(groups: list[str] | None, units: int) -> float:
-        found = compare_scorers(*([regression_scorer(y4, p, groups)] for p in p4), patients=units)
+        a, b = ([regression_scorer(y4, p, groups)] for p in p4)
+        found = compare_scorers(a, b, patients=units)
         return found.interval.high - found.interval.low
 
     assert width(patients, 20) > 1.5 * width(None, 80)

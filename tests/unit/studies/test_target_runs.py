@@ -14,8 +14,8 @@ from target_folder import DATA, write_target_folder
 from scmil.bags.bag import BagSet
 from scmil.bags.splits import Split
 from scmil.errors import ConfigError
-from scmil.studies import target_training
 from scmil.studies.data import inferred_columns
+from scmil.studies.from_settings import build_for_split
 from scmil.studies.plan import Plan, make_plan
 from scmil.studies.runner import run
 from scmil.training import fold as fold_module
@@ -90,9 +90,9 @@ def test_results_follow_from_the_predictions_of_each_task(
         elif metric == "kappa":
             y, p = (np.array([int(r[key]) for r in rows]) for key in ("observed", "predicted"))
             chance = np.mean([(a - b) ** 2 for a in y for b in p])
-            expected = 1 - np.mean((y - p) ** 2) / chance
+            expected = float(1 - np.mean((y - p) ** 2) / chance)
         else:
-            expected = np.mean([area(rows, name) for name in ("high", "low", "noise")])
+            expected = float(np.mean([area(rows, name) for name in ("high", "low", "noise")]))
         assert float(row[metric]) == pytest.approx(expected, abs=1e-6)
     folds = read(out / "folds.csv")
     assert len(folds) == 4
@@ -123,11 +123,12 @@ class FakeTraining:
         worst[test] = -best[test]
         history = History(train_loss=[1.0, 0.5, 0.2])
         by_epoch = np.stack([worst, best, worse])
+        final = -1
         if split.valid:  # the model ends with the weights of its best epoch
             history.valid_loss, history.valid_score = [0.3, 0.5, 0.7], [0.9, 0.2, 0.1]
-            by_epoch = by_epoch[:1]
-        elif not more["every_epoch"]:
-            by_epoch = by_epoch[-1:]
+            final = 0
+        if not more["every_epoch"]:
+            by_epoch = by_epoch[[final]]
         return TrainedFold(history, None, by_epoch, float("nan"))
 
 
@@ -155,15 +156,14 @@ def test_bins_and_scales_come_from_the_training_bags(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[float, list[str]]] = []
-    build = target_training.build_for_split
 
     def spy(model: Any, bags: BagSet, split: Split, *more: Any) -> Any:
-        built = build(model, bags, split, *more)
+        built = build_for_split(model, bags, split, *more)
         assert split.valid
         seen.append((built.objective.mean, [bags.ids[i] for i in split.train]))
         return built
 
-    monkeypatch.setattr(target_training, "build_for_split", spy)
+    monkeypatch.setattr("scmil.studies.target_training.build_for_split", spy)
     run(plan_of(home, "regression", ["nested"]), tmp_path, jobs=1)
     numbers = {row["slide_id"]: float(row["number"]) for row in read(home / "values.csv")}
     assert len(seen) == 2

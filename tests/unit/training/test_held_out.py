@@ -8,7 +8,7 @@ from target_cohort import make_bags, make_targets
 
 from scmil.bags.splits import Split
 from scmil.bags.targets import SurvivalTarget, Targets
-from scmil.models.objectives import CoxObjective, SurvivalObjective
+from scmil.models.objectives import CoxObjective, Objective, SurvivalObjective
 from scmil.training import target_baseline
 from scmil.training.held_out import (
     HeldOut,
@@ -78,13 +78,15 @@ def test_the_cut_off_is_the_median_of_the_training_bags(cox: bool) -> None:
     split = Split((0, 1, 2), (3, 4, 5))
     ids = [f"s{i}" for i in range(6)]
     values = np.array([[float(i + 1), 1.0] for i in range(6)])
-    # All test bags have a higher risk than all training bags: a cut-off that included them, or was
-    # made from them alone, would call some of them low.
+    # The first test bag lies between the median of the training bags and that of all bags.
+    part: tuple[Objective, np.ndarray, np.ndarray]
     if cox:
-        part = (CoxObjective(2), np.array([[0.0], [1.0], [2.0]]), np.array([[5.0], [6.0], [7.0]]))
+        part = (CoxObjective(2), np.array([[0.0], [1.0], [2.0]]), np.array([[1.5], [6.0], [7.0]]))
     else:
-        survival = np.array([[0.9, 0.9], [0.8, 0.8], [0.7, 0.7]])
-        part = (SurvivalObjective((2.0,)), survival, survival - 0.5)  # type: ignore[assignment]
+        known, new = (
+            np.array([[s, s] for s in own]) for own in ((0.9, 0.8, 0.7), (0.75, 0.2, 0.1))
+        )
+        part = (SurvivalObjective((2.0,)), known, new)
     found = fold_predictions(part, split, ids, values)
     assert found.ids == ("s3", "s4", "s5")
     assert found.high is not None
