@@ -58,9 +58,7 @@ def clam_folder(home: Path, slides: int = 40, folds: int = 2, seed: int = 0) -> 
             {"train": rest[8:], "val": rest[:8], "test": test},
         )
         y = [labels[name] for name in test]
-        scores = np.round(
-            1 / (1 + np.exp(-(generator.normal(size=len(y)) + np.array(y) - 0.5))), 6
-        )
+        scores = np.round(1 / (1 + np.exp(-(generator.normal(size=len(y)) + np.array(y) - 0.5))), 6)
         clam_predictions(home / f"eval_results/EVAL_exp/fold_{fold}.csv", test, y, scores.tolist())
         summary.append([fold, area(y, scores.tolist()), float(np.mean((scores > 0.5) == y))])
         (home / f"results/exp_s1/split_{fold}_results.pkl").write_bytes(
@@ -132,7 +130,7 @@ def mil_baseline_folder(home: Path, selected: int = 2, folds: int = 2) -> None:
         most = max(map(len, parts.values()))
         rows = []
         for i in range(most):
-            cells = []
+            cells: list[object] = []
             for part in parts.values():
                 cells += [part[i], i % 2] if i < len(part) else ["", ""]
             rows.append(cells)
