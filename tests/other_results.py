@@ -130,7 +130,7 @@ def mil_baseline_folder(home: Path, selected: int = 2, folds: int = 2) -> None:
         most = max(map(len, parts.values()))
         rows = []
         for i in range(most):
-            cells = []
+            cells: list[object] = []
             for part in parts.values():
                 cells += [part[i], i % 2] if i < len(part) else ["", ""]
             rows.append(cells)

@@ -109,7 +109,7 @@ def _interval_of_class(folds: Sequence[FoldScores], c: int, repeats: int) -> Int
     model = auc_variance(x, *per_fold) / folds_of_repeat
     weight = sizes.sum() / effect / (sizes.sum() / effect + PRIOR_PATIENTS)
     scale = max(1.0, weight * observed / model + 1 - weight)
-    return auc_interval(value, *per_fold, scale / folds_of_repeat)
+    return auc_interval(value, float(per_fold[0]), float(per_fold[1]), scale / folds_of_repeat)
 
 
 def _variances(
