@@ -18,7 +18,7 @@ from scmil.bags.labels import Labels
 from scmil.bags.result_folders import TOOLS, ResultFolder, read_result_folder
 from scmil.bags.result_metrics import (
     KnownPatients,
-    MetricRow,
+    ResultRow,
     describe_row,
     fold_metrics,
     mean_metrics,
@@ -36,7 +36,7 @@ class ResultsAudit:
     tool: str
     folder: Path
     findings: tuple[Finding, ...]
-    metrics: tuple[MetricRow, ...]
+    metrics: tuple[ResultRow, ...]
     folds: int
     intervals: str = METHODS
 
@@ -209,7 +209,7 @@ def _find_other_labels(found: ResultFolder, labels: Labels) -> Iterator[Finding]
             )
 
 
-def _find_false_claims(metrics: Sequence[MetricRow]) -> Iterator[Finding]:
+def _find_false_claims(metrics: Sequence[ResultRow]) -> Iterator[Finding]:
     for row in metrics:
         claimed = row.claimed
         if claimed is None or not math.isfinite(claimed) or not math.isfinite(row.value):

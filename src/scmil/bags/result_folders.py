@@ -181,14 +181,14 @@ def _add_fold(found: ResultFolder, tool: str, number: int, path: Path) -> None:
 def _keep_one(found: ResultFolder, kept: dict[int, OfFold], number: int, new: OfFold) -> None:
     """Keep the file of a fold; a second one must have the same content."""
     old = kept.setdefault(number, new)
-    if _content(old) != _content(new):
+    if _file_content(old) != _file_content(new):
         raise DataError(
             f"{found.folder}: fold {number} has two different files, {old.path} and {new.path}. "
             "Give the folder of one experiment."
         )
 
 
-def _content(item: NamedFold | PredictionTable) -> object:
+def _file_content(item: NamedFold | PredictionTable) -> object:
     if isinstance(item, NamedFold):
         return {subset: sorted(names) for subset, names in item.subsets.items() if names}
     return (item.names, item.labels, item.probabilities.tolist())

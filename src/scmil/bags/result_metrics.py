@@ -29,7 +29,7 @@ CLAIMED = {
 
 
 @dataclass(frozen=True)
-class MetricRow:
+class ResultRow:
     """A metric of a fold, or of all folds: recomputed with its interval, and as claimed."""
 
     fold: int | None
@@ -69,15 +69,15 @@ class KnownPatients:
         return patient or patient_of_barcode(name)
 
 
-def fold_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[MetricRow]:
+def fold_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[ResultRow]:
     """The metrics of each fold, at the most probable class, as the tools compute them."""
     for number, table in sorted(found.predictions.items()):
-        fold = _fold_scores(table, patients)
+        fold = _scores_of_fold(table, patients)
         values = score_all(fold.labels, fold.probabilities)
         intervals = metric_intervals(fold.labels, fold.probabilities, 0.5, list(fold.units))
         claims = _claims(found, number)
         for metric in SHOWN:
-            yield MetricRow(
+            yield ResultRow(
                 number,
                 metric,
                 len(table.names),
@@ -90,7 +90,7 @@ def fold_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[Metri
         yield from _claims_alone(found, number, patients)
 
 
-def _claims_alone(found: ResultFolder, number: int, patients: KnownPatients) -> Iterator[MetricRow]:
+def _claims_alone(found: ResultFolder, number: int, patients: KnownPatients) -> Iterator[ResultRow]:
     """A claimed accuracy without predictions: its interval follows from the number of patients."""
     fold = found.folds.get(number)
     names = [] if fold is None else list(dict.fromkeys(fold.subsets.get("test", ())))
@@ -99,7 +99,7 @@ def _claims_alone(found: ResultFolder, number: int, patients: KnownPatients) -> 
         low = high = math.nan
         if metric == "accuracy" and names and 0 <= claimed <= 1:
             low, high = _accuracy_interval(claimed, len(names), units)
-        yield MetricRow(
+        yield ResultRow(
             number, metric, len(names), len(set(units)) or None, math.nan, low, high, claimed
         )
 
@@ -111,14 +111,14 @@ def _accuracy_interval(accuracy: float, slides: int, units: Sequence[str]) -> In
     return wilson_interval(accuracy, min(slides, len(set(units))))
 
 
-def mean_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[MetricRow]:
+def mean_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[ResultRow]:
     """Accuracy over all tested slides and the mean AUC over folds, if there are several folds."""
     if len(found.predictions) < 2:
         return
     tables = [table for _, table in sorted(found.predictions.items())]
     if len({table.classes for table in tables}) > 1:
         return
-    folds = [_fold_scores(table, patients) for table in tables]
+    folds = [_scores_of_fold(table, patients) for table in tables]
     hits: dict[str, list[float]] = {}
     for table, fold in zip(tables, folds, strict=True):
         right = decide(fold.probabilities) == fold.labels
@@ -134,10 +134,10 @@ def mean_metrics(found: ResultFolder, patients: KnownPatients) -> Iterator[Metri
     ):
         known = [claim[metric] for claim in claims if metric in claim]
         claimed = float(np.mean(known)) if len(known) == len(claims) and metric == "auc" else None
-        yield MetricRow(None, metric, len(hits), len(set(units)), value, *interval, claimed)
+        yield ResultRow(None, metric, len(hits), len(set(units)), value, *interval, claimed)
 
 
-def _fold_scores(table: PredictionTable, patients: KnownPatients) -> FoldScores:
+def _scores_of_fold(table: PredictionTable, patients: KnownPatients) -> FoldScores:
     labels: NDArray[np.int64] = np.array([table.classes.index(own) for own in table.labels])
     return FoldScores(
         labels, table.probabilities, [patients.known.get(name, name) for name in table.names]
@@ -156,7 +156,7 @@ def _claims(found: ResultFolder, number: int) -> Mapping[str, float]:
     return claims
 
 
-def describe_row(row: MetricRow) -> str:
+def describe_row(row: ResultRow) -> str:
     """A metric with its interval and the claimed value, as text."""
     where = "all folds" if row.fold is None else f"fold {row.fold}"
     claimed = "" if row.claimed is None else f"; claimed {row.claimed:.3f}"

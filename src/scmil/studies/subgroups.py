@@ -15,7 +15,7 @@ from scmil.core.outputs import Outputs
 from scmil.core.tables import records_csv
 from scmil.core.text import encode_utf8, first_names
 from scmil.errors import DataError, OptionError
-from scmil.report.run_files import ResultTable, read_run
+from scmil.report.run_files import ResultTable, read_class_run
 from scmil.report.subgroup_page import write_subgroup_page
 from scmil.stats.bootstrap import Groups
 from scmil.stats.subgroups import SlideOutcomes, SubgroupTable, compare_subgroups
@@ -55,9 +55,9 @@ class SubgroupReport:
                 "patients": group.patients,
                 "small": group.small,
                 "metric": metric,
-                "value": _rounded(estimate.value),
-                "low": _rounded(estimate.interval.low),
-                "high": _rounded(estimate.interval.high),
+                "value": _rounded_or_none(estimate.value),
+                "low": _rounded_or_none(estimate.interval.low),
+                "high": _rounded_or_none(estimate.interval.high),
             }
             for group in self.table.groups
             for metric, estimate in group.metrics.items()
@@ -184,7 +184,7 @@ def _of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
 def _of_run(
     folder: Path, method: str | None, dataset: str | None, classes: tuple[str, ...]
 ) -> FoundPredictions:
-    run = read_run(folder)
+    run = read_class_run(folder)
     if not run.predictions:
         raise DataError(f"{folder}: no run has predictions yet. Finish the experiment first.")
     method = _choose("method", method, list(dict.fromkeys(key.method for key in run.predictions)))
@@ -225,5 +225,5 @@ def _choose(option: str, given: str | None, names: Sequence[str]) -> str:
     return str(given)
 
 
-def _rounded(value: float) -> float | None:
+def _rounded_or_none(value: float) -> float | None:
     return round(float(value), 6) if np.isfinite(value) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from scmil.models.objectives import (
     SurvivalObjective,
     model_outputs,
     objective_json,
+    risk_of,
     survival_at,
 )
 from scmil.stats.bootstrap import number_groups
@@ -232,8 +234,14 @@ def held_out_part(
     Returns:
         The predictions.
     """
-    predicted = (objective, outputs[list(split.train)], outputs[list(part)])
-    return fold_predictions(predicted, Split(split.train, tuple(part)), ids, targets.array(ids))
+    train, chosen = outputs[list(split.train)], outputs[list(part)]
+    own = Split(split.train, tuple(part))
+    found = fold_predictions((objective, train, chosen), own, ids, targets.array(ids))
+    if found.risk is None:
+        return found
+    # All are of one model: the risk is that which `predict` writes, and needs no common scale.
+    risk = risk_of(objective, chosen)
+    return replace(found, risk=risk, high=risk > np.median(risk_of(objective, train)))
 
 
 def score_times(values: Numbers) -> Numbers:

@@ -46,7 +46,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Tissue:
+class PlantedTissue:
     """What the slides of a patient show.
 
     Attributes:
@@ -63,7 +63,7 @@ class Tissue:
     def log_hazard(self) -> float:
         """The logarithm of the hazard, relative to no tumour and no inflammation.
 
-        >>> Tissue(0.1).log_hazard, Tissue(0.1, inflammation=True).log_hazard
+        >>> PlantedTissue(0.1).log_hazard, PlantedTissue(0.1, inflammation=True).log_hazard
         (2.0, 0.5)
         """
         return TUMOUR_EFFECT * self.fraction + INFLAMMATION_EFFECT * self.inflammation
@@ -72,7 +72,7 @@ class Tissue:
     def grade(self) -> int:
         """0 without tumour, 1 to 3 by the fraction.
 
-        >>> [Tissue(fraction).grade for fraction in (0.0, 0.05, 0.2, 0.3)]
+        >>> [PlantedTissue(fraction).grade for fraction in (0.0, 0.05, 0.2, 0.3)]
         [0, 1, 2, 3]
         """
         if not self.fraction:
@@ -94,8 +94,8 @@ class Patient:
         sex: "f" or "m", independent of everything else.
     """
 
-    tissue: Tissue
-    told: Tissue
+    tissue: PlantedTissue
+    told: PlantedTissue
     months: float
     event: bool
     unknown: str | None
@@ -142,7 +142,7 @@ def draw_patients(has_tumour: Sequence[bool], seed: int, outcomes: str) -> list[
         inflammation[group] = _strata(generator, int(group.sum())) < 0.5
     necrosis[tumour] = _strata(generator, int(tumour.sum())) < 0.5
     tissue = [
-        Tissue(round(float(f), 4), bool(i), bool(d))
+        PlantedTissue(round(float(f), 4), bool(i), bool(d))
         for f, i, d in zip(fraction, inflammation, necrosis, strict=True)
     ]
     log_hazard = np.array([each.log_hazard for each in tissue])

@@ -36,7 +36,7 @@ class Scanner:
 
 SCANNERS = {
     "a": Scanner(),
-    # Bluer haematoxylin, more orange and stronger eosin, a dimmer, greenish lamp and a noisier camera.
+    # Bluer haematoxylin, more orange and stronger eosin, a noisier camera.
     "b": Scanner(
         haematoxylin=(0.66, 0.66, 0.30),
         eosin=(0.10, 0.80, 0.62),

@@ -13,7 +13,7 @@ from synthetic_slides import level, resolution
 from scmil.bags.target_tables import TargetColumns, read_targets
 from scmil.errors import OptionError
 from scmil.slides.synthetic import SyntheticSlide, draw_patients, oracle_concordance, paint_cohort
-from scmil.slides.synthetic.outcomes import COLUMNS, MOST_FRACTION, Patient, Tissue
+from scmil.slides.synthetic.outcomes import COLUMNS, MOST_FRACTION, Patient, PlantedTissue
 from scmil.slides.synthetic.scanners import SCANNERS
 from scmil.slides.synthetic.slide import SlideOptions, generate_slide
 from scmil.stats.concordance import concordance
@@ -56,11 +56,11 @@ def test_the_effects_on_the_hazard_are_those_that_are_documented() -> None:
     scale = torch.tensor([20.0, 1.0])
     optimiser = torch.optim.LBFGS([weights], line_search_fn="strong_wolfe")
 
-    def closure() -> torch.Tensor:
+    def closure() -> float:
         optimiser.zero_grad()
         loss = cox_loss(x @ (weights * scale), months.double(), events)
         loss.backward()
-        return loss
+        return float(loss)
 
     optimiser.step(closure)
     fraction, inflammation = (weights * scale).tolist()
@@ -81,7 +81,7 @@ def test_labels_are_those_of_the_tissue_and_some_are_missing() -> None:
         4,
         4,
     ]
-    assert Tissue(0.3, inflammation=True).log_hazard == pytest.approx(4.5)
+    assert PlantedTissue(0.3, inflammation=True).log_hazard == pytest.approx(4.5)
 
 
 @pytest.fixture(scope="module")
