@@ -126,7 +126,7 @@ def matching_tiles(one: Sketch, rows: Codes, deviation: Numbers) -> Codes:
     """
     limit = TOLERANCE * deviation
     equal = (np.abs(rows - one.rows) <= limit).all(2)
-    kind = _kinds(one.codes, limit)[one.farthest]
+    kind = _number_kinds(one.codes, limit)[one.farthest]
     found = [np.any(equal[:, kind == number], axis=1) for number in np.unique(kind)]
     return np.sum(found, axis=0, dtype=np.int64)
 
@@ -140,7 +140,7 @@ def is_copy(matching: int, one: Sketch, other: Sketch, deviation: Numbers, typic
     if matching <= 2 * typical or not matching:
         return False
     limit = TOLERANCE * deviation
-    sizes = {len(np.unique(_kinds(each.codes, limit))) for each in (one, other)}
+    sizes = {len(np.unique(_number_kinds(each.codes, limit))) for each in (one, other)}
     return matching >= LEAST_TILES or sizes == {matching}
 
 
@@ -164,7 +164,7 @@ def typical_matches(
     return int(np.median(largest)) if largest else 0
 
 
-def _kinds(codes: Codes, limit: Numbers) -> Codes:
+def _number_kinds(codes: Codes, limit: Numbers) -> Codes:
     """Number the tiles; a tile within the tolerance of an earlier one has the number of that."""
     equal = (np.abs(codes[:, None] - codes[None]) <= limit).all(2)
     return equal.argmax(1).astype(np.int64)

@@ -40,16 +40,18 @@ def external_page(folder: Path) -> str:
     sections = {
         "Metrics": _metrics_tables(page),
         "ROC curve and calibration": calibration_section(page, predictions),
-        "Confusion matrix": _confusion(page),
+        "Confusion matrix": _confusion_section(page),
         "Case mix": _case_mix(page),
         "Overlap with the training": _overlap(page, overlap),
-        "Predictions": _predictions(page, predictions),
-        "Model and versions": _settings(page),
+        "Predictions": _predictions_section(page, predictions),
+        "Model and versions": _settings_section(page),
     }
     parts = [
         element("section", element("h2", name), body) for name, body in sections.items() if body
     ]
-    head = element("header", element("h1", title), element("p", _describe(page), class_="about"))
+    head = element(
+        "header", element("h1", title), element("p", _describe_test(page), class_="about")
+    )
     foot = element(
         "footer",
         f"Written by scmil {page['versions'].get('scmil', '')} from the files in this folder. "
@@ -58,7 +60,7 @@ def external_page(folder: Path) -> str:
     return whole_page(
         title,
         head,
-        element("p", _summary(page), class_="verdict"),
+        element("p", _test_summary(page), class_="verdict"),
         *(element("p", words, class_="warn") for words in _warnings(page)),
         *(element("p", note, class_="note") for note in page["notes"]),
         *parts,
@@ -78,7 +80,7 @@ def _read(path: Path) -> Page:
 # -------------------------------------------------------------------------------------- sentences
 
 
-def _describe(page: Page) -> str:
+def _describe_test(page: Page) -> str:
     own, model = page["metrics"]["slide"], page["model"]
     aggregator = model["aggregator"]
     name = aggregator if isinstance(aggregator, str) else aggregator["name"]
@@ -89,11 +91,11 @@ def _describe(page: Page) -> str:
     return f"Test of {kind} on {slides}.{classes}"
 
 
-def _summary(page: Page) -> str:
+def _test_summary(page: Page) -> str:
     level = "patient" if "patient" in page["metrics"] else "slide"
     own = page["metrics"][level]
     name = _main_metric(own)
-    words = f"On {own['n']} {level}s of this cohort: {_name(name)} {_with_range(own[name])}"
+    words = f"On {own['n']} {level}s of this cohort: {_metric_name(name)} {_with_range(own[name])}"
     words += f", accuracy {_with_range(own['accuracy'])}." if "accuracy" in own else "."
     found = page["change"].get(level, {}).get(name)
     if found is None:
@@ -139,15 +141,15 @@ def _warnings(page: Page) -> list[str]:
     return words
 
 
-def _name(metric: str) -> str:
+def _metric_name(metric: str) -> str:
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
 def _with_range(found: Page) -> str:
-    return f"{format_number(found['value'])} ({_range(found)})"
+    return f"{format_number(found['value'])} ({_interval_text(found)})"
 
 
-def _range(found: Page) -> str:
+def _interval_text(found: Page) -> str:
     return f"{format_number(found['low'])} to {format_number(found['high'])}"
 
 
@@ -166,25 +168,25 @@ def _metrics_tables(page: Page) -> Markup:
         words += " The model folder has no estimate on patients it was not trained on."
     levels = [level for level in ("slide", "patient") if level in page["metrics"]]
     return join(
-        element("p", words, class_="note"), *(_metrics_table(page, level) for level in levels)
+        element("p", words, class_="note"), *(_level_table(page, level) for level in levels)
     )
 
 
-def _metrics_table(page: Page, level: str) -> Markup:
+def _level_table(page: Page, level: str) -> Markup:
     own, inside = page["metrics"][level], (page["internal"] or {}).get(level)
     changed = page["change"].get(level, {})
     heads = [f"this cohort, {own['n']} {level}s"]
     heads += [f"internal, {inside['n']} {level}s", "change"] if inside else []
     rows = []
     for name in [name for name in own if isinstance(own[name], Mapping)]:
-        row = [row_header(_name(name)), estimate_cell(own[name])]
+        row = [row_header(_metric_name(name)), estimate_cell(own[name])]
         if inside:
             row += [estimate_cell(inside.get(name)), estimate_cell(changed.get(name), change)]
         rows.append(row)
     return table(f"Metrics by {level}", ["Metric"], heads, rows)
 
 
-def _confusion(page: Page) -> Markup | None:
+def _confusion_section(page: Page) -> Markup | None:
     if "confusion" not in page["metrics"]:
         return None
     classes, counts = page["classes"], page["metrics"]["confusion"]
@@ -281,7 +283,7 @@ def _overlap(page: Page, rows: ResultTable) -> Markup:
     return join(element("p", words), table("Overlap with the training", heads, [], body))
 
 
-def _predictions(page: Page, predictions: ResultTable) -> Markup:
+def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
     shown = [name for name in predictions.columns if name.startswith(("p_", "sd_", "output_"))]
     values = [predictions.numbers(name, empty=True) for name in shown]
     texts = [name for name in ("y_true", "y_pred") if name in predictions.columns]
@@ -315,7 +317,7 @@ def _predictions(page: Page, predictions: ResultTable) -> Markup:
     )
 
 
-def _settings(page: Page) -> Markup:
+def _settings_section(page: Page) -> Markup:
     listed = {
         "Model": {key: value for key, value in page["model"].items() if value is not None},
         "Inputs": {"digest of bags and labels": page["inputs"]},

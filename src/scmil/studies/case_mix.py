@@ -36,19 +36,19 @@ def case_mix(cohort: Fingerprint, training: Fingerprint) -> list[Page]:
     own = list(cohort.slides)
     known = [slide for slide in training.slides if slide.split in ("train", None)]
     rows: list[Page] = [
-        _row("slides", str(len(known)), str(len(own))),
-        _row("patients", _patients(known), _patients(own)),
+        _mix_row("slides", str(len(known)), str(len(own))),
+        _mix_row("patients", _count_patients(known), _count_patients(own)),
     ]
     for key in FACTS:
         first, second = (_shares([slide.facts.get(key) for slide in s]) for s in (known, own))
         if first or second:
             values = [{slide.facts.get(key) for slide in s} - {None} for s in (known, own)]
             differs = bool(values[0] and values[1] and not values[1] <= values[0])
-            rows.append(_row(NAMES[key], first, second, differs))
-    rows.append(_row("tiles per slide, median (quartiles)", _sizes(known), _sizes(own)))
+            rows.append(_mix_row(NAMES[key], first, second, differs))
+    rows.append(_mix_row("tiles per slide, median (quartiles)", _sizes(known), _sizes(own)))
     classes = sorted({slide.label for slide in (*known, *own) if slide.label is not None})
     for name in classes:
-        rows.append(_row(f"class {name}", _class_share(known, name), _class_share(own, name)))
+        rows.append(_mix_row(f"class {name}", _class_share(known, name), _class_share(own, name)))
     return rows
 
 
@@ -83,11 +83,11 @@ def feature_shift(cohort: Fingerprint, training: Fingerprint) -> Page | None:
     return {"cohort": own, "internal": inside}
 
 
-def _row(name: str, training: str | None, cohort: str | None, differs: bool = False) -> Page:
+def _mix_row(name: str, training: str | None, cohort: str | None, differs: bool = False) -> Page:
     return {"property": name, "training": training, "cohort": cohort, "differs": differs}
 
 
-def _patients(slides: Sequence[KnownSlide]) -> str | None:
+def _count_patients(slides: Sequence[KnownSlide]) -> str | None:
     known = {slide.patient for slide in slides} - {None}
     return str(len(known)) if known else None
 

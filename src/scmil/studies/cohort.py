@@ -40,7 +40,7 @@ class CohortOptions:
 
 
 @dataclass(frozen=True)
-class Cohort:
+class LabelledCohort:
     """Bags with labels: classes of the model, or the values of another target."""
 
     bags: BagSet
@@ -50,7 +50,7 @@ class Cohort:
 
 def open_cohort(
     study: Page, bags: str | Path, labels: str | Path | None, options: CohortOptions
-) -> Cohort:
+) -> LabelledCohort:
     """Open another cohort for a model, and check its labels before any bag is read.
 
     Args:
@@ -111,9 +111,11 @@ def _with_classes(bags: BagSet, classes: Sequence[str]) -> BagSet:
 
 def _labelled(
     bags: BagSet, labels: str | Path | None, options: CohortOptions, notes: tuple[str, ...]
-) -> Cohort:
+) -> LabelledCohort:
     missing = [bag_id for bag_id, label in zip(bags.ids, bags.labels, strict=True) if label is None]
-    return Cohort(labelled(bags), None, notes + _check_unlabelled(missing, bags, labels, options))
+    return LabelledCohort(
+        labelled(bags), None, notes + _check_unlabelled(missing, bags, labels, options)
+    )
 
 
 def _check_unlabelled(
@@ -138,7 +140,7 @@ def _check_unlabelled(
 
 def _open_targets(
     target: Target, bags: str | Path, labels: str | Path | None, options: CohortOptions
-) -> Cohort:
+) -> LabelledCohort:
     """Bags with the values of a target that is not a class."""
     from scmil.bags.formats import open_bags
 
@@ -155,7 +157,7 @@ def _open_targets(
     notes = targets.notes + _check_unlabelled(missing, opened, labels, options)
     kept = opened.subset([bag_id for bag_id in opened.ids if bag_id not in set(missing)])
     own = replace(targets, target=target) if known else targets
-    return Cohort(_with_patients(kept, own), own, notes)
+    return LabelledCohort(_with_patients(kept, own), own, notes)
 
 
 def _columns(target: Target, label: str | None) -> TargetColumns:

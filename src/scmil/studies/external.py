@@ -27,7 +27,7 @@ from scmil.core.text import encode_utf8
 from scmil.errors import BagError, DataError, OptionError, ShapeError
 from scmil.models.predictions_file import PREDICTIONS
 from scmil.studies.case_mix import case_mix, feature_shift
-from scmil.studies.cohort import Cohort, CohortOptions, open_cohort
+from scmil.studies.cohort import LabelledCohort, CohortOptions, open_cohort
 from scmil.studies.ensemble import Predictor, predictor_of
 from scmil.studies.external_scores import (
     ClassPredictions,
@@ -204,7 +204,7 @@ def _only(read: Fingerprint, bags: BagSet, used: set[str]) -> Fingerprint:
 def _page(
     model: Path,
     predictor: Predictor,
-    cohort: Cohort,
+    cohort: LabelledCohort,
     inputs: Inputs,
     predicted: _Predicted,
     read: Fingerprint,
@@ -237,7 +237,7 @@ def _page(
     }
 
 
-def _score(predictor: Predictor, cohort: Cohort, predicted: _Predicted) -> Page:
+def _score(predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted) -> Page:
     """The metrics of the task."""
     if cohort.targets is not None:
         objective = predictor.members[0][0].objective
@@ -246,7 +246,7 @@ def _score(predictor: Predictor, cohort: Cohort, predicted: _Predicted) -> Page:
 
 
 def _class_predictions(
-    predictor: Predictor, cohort: Cohort, predicted: _Predicted
+    predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted
 ) -> ClassPredictions:
     subset, threshold = cohort.bags.subset(predicted.ids), predictor.study["threshold"]
     return ClassPredictions(
@@ -271,7 +271,7 @@ def _overlap_page(found: Sequence[Overlap], rule: str, training: Fingerprint) ->
     }
 
 
-def _rows(predictor: Predictor, cohort: Cohort, predicted: _Predicted) -> list[Page]:
+def _rows(predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted) -> list[Page]:
     """The rows of `predictions.csv`."""
     subset, classes = cohort.bags.subset(predicted.ids), list(predictor.study["classes"])
     if cohort.targets is not None:

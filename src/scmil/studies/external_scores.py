@@ -217,7 +217,9 @@ def internal_estimate(folder: Path, study: Page, training: Fingerprint) -> Page 
     patients = {slide.id: slide.patient for slide in training.slides}
     classes = tuple(study["classes"])
     for path in sorted((folder / CROSS / "cells").glob(f"*/{RESULT}")):
-        predictions, source = _cross_validated(path.with_name("predictions.csv"), classes, patients)
+        predictions, source = _read_cross_validation(
+            path.with_name("predictions.csv"), classes, patients
+        )
         return {"source": source, **_levels(predictions)}
     path = folder / "predictions.csv"
     if not study["split"].get("test") or not path.is_file():
@@ -232,7 +234,7 @@ def internal_estimate(folder: Path, study: Page, training: Fingerprint) -> Page 
     return {"source": "the internal test split", **_levels(predictions)}
 
 
-def _cross_validated(
+def _read_cross_validation(
     path: Path, classes: tuple[str, ...], patients: dict[str, str | None]
 ) -> tuple[ClassPredictions, str]:
     """The predictions of the held-out slides of the first repeat, and where they come from."""
@@ -271,11 +273,11 @@ def change_of(external: Page, internal: Page | None) -> Page:
 
 def _difference(own: Page, other: Page) -> Page:
     (value, *limits), (reference, *other_limits) = (
-        _numbers([each.get(key) for key in ("value", "low", "high")]) for each in (own, other)
+        _with_nan([each.get(key) for key in ("value", "low", "high")]) for each in (own, other)
     )
     interval = difference_interval(value, Interval(*limits), reference, Interval(*other_limits))
     return estimate_json(value - reference, *interval)
 
 
-def _numbers(values: Sequence[float | None]) -> list[float]:
+def _with_nan(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else float(value) for value in values]
