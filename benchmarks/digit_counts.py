@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import scmil
-from scmil.bags.targets import NumberTarget
+from scmil.bags.datasets import load_targets
 from scmil.stats.bootstrap import MetricEstimate
 from scmil.training.target_baseline import baseline_folds
 from scmil.training.target_folds import cross_fit, score_held_out, target_folds
@@ -43,13 +43,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     bags = list(scmil.load_dataset("digits"))
-    shares = []
-    for bag in bags:
-        assert bag.instance_labels is not None
-        shares.append(float(bag.instance_labels.float().mean()))
-    ids = tuple(bag.id for bag in bags)
-    targets = scmil.Targets(NumberTarget("share of nines"), ids, tuple(shares), (None,) * len(ids))
-    splits = target_folds(targets, ids, folds=5)
+    targets = load_targets("digits", "regression")
+    splits = target_folds(targets, targets.ids, folds=5)
     recipe = scmil.Recipe(epochs=options.epochs, learning_rate=1e-3)
     rows = {
         "ridge on mean and maximum": scores(

@@ -151,7 +151,7 @@ def processor_ms_of_decoding(path: Path, tiling: Tiling) -> float:
     import tifffile
 
     with tifffile.TiffFile(path) as file:
-        page = file.pages[0]
+        page = file.pages.first
         columns = -(-page.imagewidth // page.tilewidth)
         last = tiling.size_px - 1
         needed = {

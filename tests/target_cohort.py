@@ -33,6 +33,19 @@ def make_bags(n: int, signal: float = 1.0, seed: int = 0) -> tuple[list[Bag], np
     return bags, shares
 
 
+def make_witness_bags(n: int, seed: int = 0) -> tuple[list[Bag], np.ndarray]:
+    """Bags of 30 instances of which two, found by one feature, show the severity in another."""
+    random = np.random.default_rng(seed)
+    severity = random.random(n)
+    bags = []
+    for i, value in enumerate(severity):
+        x = random.normal(0, 0.5, (30, DIM))
+        x[:2, 0] += 4
+        x[:2, 1] += 4 * (value - 0.5)
+        bags.append(Bag(f"s{i}", torch.tensor(x, dtype=torch.float32)))
+    return bags, severity
+
+
 def make_targets(task: str, shares: np.ndarray, seed: int = 0) -> Targets:
     """The target of each bag; a larger share is an earlier event, a larger number or grade."""
     random = np.random.default_rng(seed + 1)

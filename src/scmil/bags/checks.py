@@ -53,7 +53,7 @@ def validate_bags(bags: BagSet, progress: Callable[[int], None] | None = None) -
     for position, bag_id in enumerate(bags.ids):
         with record_failure(bag_id, invalid):
             bag = bags[position]
-            _check_instances(bag)
+            check_instances(bag)
         if progress:
             progress(position + 1)
         if bag_id in invalid:
@@ -70,7 +70,7 @@ def validate_bags(bags: BagSet, progress: Callable[[int], None] | None = None) -
     return BagSummary(tuple(sizes), int(dim), provenance)  # type: ignore[call-overload]
 
 
-def _check_instances(bag: Bag) -> None:
+def check_instances(bag: Bag) -> None:
     """Raise if a bag has no instances, or features that are not finite."""
     if not len(bag.features):
         raise BagError(

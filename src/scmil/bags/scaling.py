@@ -15,6 +15,8 @@ from torch import Tensor
 
 from scmil.bags.bag import Bag, BagSet
 
+BLOCK = 65_536  # instances in double precision at once
+
 
 class Scaling(NamedTuple):
     """The mean and the standard deviation of each feature, in double precision.
@@ -43,7 +45,9 @@ class Scaling(NamedTuple):
         def load(bag_id: str) -> Bag:
             return self.apply_to_bag(bags[positions[bag_id]])
 
-        return BagSet.lazy(bags.ids, load, bags.labels, bags.patients, bags.classes, bags.mark)
+        return BagSet.lazy(
+            bags.ids, load, bags.labels, bags.patients, bags.classes, bags.mark, bags.targets
+        )
 
     def to_json(self) -> dict[str, list[float]]:
         """Return the scaling as it is stored in `study.json`."""
@@ -100,8 +104,8 @@ def streamed_moments(bags: BagSet) -> Scaling:
     count, shift = 0, bags[0].features[0].double()
     total, squares = torch.zeros_like(shift), torch.zeros_like(shift)
     low, high = shift.clone(), shift.clone()
-    for bag in bags:
-        x = bag.features.double() - shift
+    for block in (block for bag in bags for block in bag.features.split(BLOCK)):
+        x = block.double() - shift
         count += len(x)
         total, squares = total + x.sum(0), squares + x.square().sum(0)
         low, high = torch.minimum(low, x.amin(0) + shift), torch.maximum(high, x.amax(0) + shift)

@@ -45,6 +45,14 @@ FOLD = re.compile(r"fold_(\d+)", re.IGNORECASE)
 Named = dict[str, list[str]]  # slides or patients by subset: train, valid or test
 
 
+class NamedFold(NamedTuple):
+    """The names in the subsets of one split as a file has them: of slides or of patients."""
+
+    path: Path
+    subsets: Named
+    of_patients: bool = False
+
+
 class SplitFile(NamedTuple):
     """Splits as repeats of folds, the name of their format, and notes on what was left out."""
 
@@ -103,8 +111,14 @@ class _Finder:
         for i, patient in enumerate(self.patients or ()):
             self.slides.setdefault(patient, []).append(i)
 
-    def split(self, path: Path, subsets: Named, of_patients: bool = False) -> Split:
+    def split(self, fold: NamedFold) -> Split:
         """Return the split of these slides or patients."""
+        path, subsets, of_patients = fold
+        if of_patients and self.patients is None:
+            raise SplitError(
+                f"{path} contains splits of patients, but the patients of the bags are unknown. "
+                "Give a table of labels with the patient of each bag."
+            )
         found = {
             subset: [i for name in names for i in self._find(path, name, of_patients)]
             for subset, names in subsets.items()
@@ -150,19 +164,54 @@ class _Finder:
         return tuple(self.notes)
 
 
-def _read_path(path: Path, finder: _Finder) -> tuple[str, list[list[Split]]]:
-    """Return the format and the splits of a file or folder."""
+def read_named_folds(path: str | Path) -> tuple[str, list[NamedFold]]:
+    """Read the names in a split file of another tool, or in a folder of them, without bags.
+
+    Nothing is checked: a name may be in several subsets.
+
+    Args:
+        path: The file, or the folder with one file per fold.
+
+    Returns:
+        The name of the format, and the folds.
+
+    Raises:
+        DataError: There is no split file, or it cannot be read.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "splits_0.csv"
+    >>> _ = path.write_text(",train,val,test\\n0,a,c,c\\n1,b,,\\n")
+    >>> read_named_folds(path)[1][0].subsets
+    {'train': ['a', 'b'], 'valid': ['c'], 'test': ['c']}
+    """
+    path = Path(path)
     if not path.is_dir():
-        return _read_file(path, finder)
-    files = [_read_file(file, finder) for file in _find_split_files(path)]
-    if len(files) == 1:
-        return files[0]
+        return _read_named_file(path)
+    files = [_read_named_file(file) for file in _find_split_files(path)]
     if len(formats := sorted({format_name for format_name, _ in files})) > 1:
         raise SplitError(
             f"{path}: split files of several tools, {', '.join(formats)}. Put the files of each "
             "tool into its own folder."
         )
-    return formats[0], [[split for _, repeats in files for folds in repeats for split in folds]]
+    return formats[0], [fold for _, folds in files for fold in folds]
+
+
+def _read_path(path: Path, finder: _Finder) -> tuple[str, list[list[Split]]]:
+    """Return the format and the splits of a file or folder."""
+    file = path
+    if path.is_dir() and len(files := _find_split_files(path)) == 1:
+        [file] = files
+    if file.is_file() and _is_own(file):
+        return "scmil", load_splits(file, finder.ids)
+    format_name, folds = read_named_folds(file)
+    return format_name, [[finder.split(fold) for fold in folds]]
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file has the columns of `save_splits`."""
+    if path.suffix.lower() == ".json":
+        return False
+    return set(COLUMNS) <= {name.lower() for name in read_rows(path, ragged=True).header}
 
 
 def _find_split_files(folder: Path) -> list[Path]:
@@ -185,22 +234,18 @@ def _find_split_files(folder: Path) -> list[Path]:
     )
 
 
-def _read_file(path: Path, finder: _Finder) -> tuple[str, list[list[Split]]]:
-    """Return the format and the splits of a file."""
+def _read_named_file(path: Path) -> tuple[str, list[NamedFold]]:
+    """Return the format and the folds of a file."""
     if path.suffix.lower() == ".json":
-        return "stamp", [_read_stamp(path, finder)]
+        return "stamp", _read_stamp(path)
     table = read_rows(path, ragged=True)
     lower = [name.lower() for name in table.header]
-    if set(COLUMNS) <= set(lower):
-        return "scmil", load_splits(path, finder.ids)
     if folds := {
         int(match[1]): at for at, name in enumerate(lower) if (match := FOLD.fullmatch(name))
     }:
-        return "patho_bench", [
-            [_read_rows(table, column, finder) for _, column in sorted(folds.items())]
-        ]
+        return "patho_bench", [_read_rows(table, column) for _, column in sorted(folds.items())]
     if "split" in lower:
-        return "torchmil", [[_read_rows(table, lower.index("split"), finder)]]
+        return "torchmil", [_read_rows(table, lower.index("split"))]
     columns = {
         SUBSETS[name.removesuffix("_slide_path")]: at
         for at, name in enumerate(lower)
@@ -227,14 +272,14 @@ def _read_file(path: Path, finder: _Finder) -> tuple[str, list[list[Split]]]:
             subset: [row[0] for _, row in table.lines if row[at].lower() == "true"]
             for subset, at in columns.items()
         }
-    return format_name, [[finder.split(path, named)]]
+    return format_name, [NamedFold(path, named)]
 
 
 def _is_subset(column: str) -> bool:
     return column.removesuffix("_slide_path") in SUBSETS
 
 
-def _read_rows(table: TextTable, column: int, finder: _Finder) -> Split:
+def _read_rows(table: TextTable, column: int) -> NamedFold:
     """Read a table with one row per slide and the name of its subset, which may be empty."""
     slides = table.need(SLIDE, "slide", "slide_id")
     subsets: Named = {}
@@ -247,16 +292,11 @@ def _read_rows(table: TextTable, column: int, finder: _Finder) -> Split:
                 "val or test."
             )
         subsets.setdefault(SUBSETS[row[column].lower()], []).append(row[slides])
-    return finder.split(table.path, subsets)
+    return NamedFold(table.path, subsets)
 
 
-def _read_stamp(path: Path, finder: _Finder) -> list[Split]:
+def _read_stamp(path: Path) -> list[NamedFold]:
     """Return the folds of STAMP's splits of patients."""
-    if finder.patients is None:
-        raise SplitError(
-            f"{path} contains splits of patients, but the patients of the bags are unknown. Give a "
-            "table of labels with the patient of each bag."
-        )
     try:
         folds = [
             {
@@ -271,4 +311,4 @@ def _read_stamp(path: Path, finder: _Finder) -> list[Split]:
         raise SplitError(
             f"{path} cannot be read as splits of patients ({error!r}). Expected {expected}."
         ) from None
-    return [finder.split(path, fold, of_patients=True) for fold in folds]
+    return [NamedFold(path, fold, of_patients=True) for fold in folds]

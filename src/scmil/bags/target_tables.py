@@ -254,7 +254,8 @@ def _read_survival(reader: _Reader) -> Parsed:
     if requested.event_value is None and words <= {"1", "2", "1.0", "2.0"} and len(words) == 2:
         raise DataError(
             f"{reader.table.path}: the column {event!r} is coded 1 and 2, and 1 (event) and 0 "
-            "(censored) are expected. Which one is the event? State it: event_value='2'."
+            "(censored) are expected. Which one is the event? State it: "
+            "event_value='2', on the command line --event-value 2."
         )
     values: dict[str, Value | None] = {}
     for bag_id, record in times.items():
@@ -300,7 +301,7 @@ def _number(record: Record, column: str) -> float | None:
     )
     raise DataError(
         f"{record.where}: {record.label!r} in the column {column!r} is no number.{comma} Correct "
-        "it, or leave the cell empty if it is missing (missing=WORD for words)."
+        "it, or leave the cell empty if it is missing (missing=WORD, --missing WORD for words)."
     )
 
 
@@ -334,7 +335,7 @@ def _whole_numbers(reader: _Reader, name: str, words: set[str]) -> list[str]:
         raise DataError(
             f"{reader.table.path}: the grades in the column {name!r} are no whole numbers "
             f"({first_names(odd) or 'the column is empty'}). List them in their order: "
-            "grades=['low', 'medium', 'high']."
+            "grades=['low', 'medium', 'high'], on the command line --grades low,medium,high."
         )
     numbers = sorted(map(int, words))
     return [str(number) for number in range(numbers[0], numbers[-1] + 1)]

@@ -147,7 +147,7 @@ class Targets:
 
     @cached_property
     def _position(self) -> dict[str, int]:
-        return {bag_id: position for position, bag_id in enumerate(self.ids)}
+        return {slide_id(bag_id): position for position, bag_id in enumerate(self.ids)}
 
     def __contains__(self, bag_id: str) -> bool:
         return slide_id(bag_id) in self._position

@@ -174,7 +174,13 @@ def export_(
 
 @app.command("audit", rich_help_panel=BAGS)
 def audit_(
-    folder: Bags,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of bags, in any supported format (scmil ls formats). With --results: the "
+            "table of labels."
+        ),
+    ] = None,
     labels: Annotated[
         Path | None,
         typer.Argument(help="Table of labels, with columns such as case_id, slide_id and label."),
@@ -185,6 +191,13 @@ def audit_(
         Path | None,
         typer.Option(help="Split file, or folder of split files, to check for data leakage."),
     ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with splits and predictions of CLAM, STAMP or MIL_BASELINE, which is "
+            "checked instead of bags: scmil audit labels.csv --results FOLDER."
+        ),
+    ] = None,
     format_name: Format = None,
     key: Key = None,
     as_json: Json = False,
@@ -193,12 +206,19 @@ def audit_(
 
     Example: `scmil audit bags/ labels.csv`
 
-    Reports mixed encoders, missing labels, data leakage, duplicates, NaN and more. The exit code
-    is 1 if there is at least one error among the findings.
+    Reports mixed encoders, missing labels, data leakage, duplicates, NaN and more. With
+    `--results`, finds patients on both sides of the splits of another tool and selection on the
+    test split, and computes its metrics again, with intervals. The exit code is 1 if there is at
+    least one error among the findings.
     """
     from scmil.bags.audit import audit
     from scmil.bags.formats import open_bags
 
+    if results is not None or folder is None:
+        from scmil.cli.audit_results import audit_other_tool
+
+        audit_other_tool(results, [path for path in (folder, labels) if path], label, as_json)
+        return
     table = _read_label_table(labels, label, missing)
     bags = open_bags(folder, format_name, table, key=key)
     result = audit(bags, table, _read_splits(splits, bags))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -87,7 +87,22 @@ Format = Annotated[
 ]
 LabelColumn = Annotated[
     str | None,
-    typer.Option("--label", help="Column that contains the labels.", show_default="detected"),
+    typer.Option(
+        "--label",
+        help="Column that contains the labels; several columns of yes/no labels, separated by "
+        "commas, are the task multilabel.",
+        show_default="detected",
+    ),
+]
+PatientMode = Annotated[
+    str | None,
+    typer.Option(
+        "--patient",
+        metavar="joined|mean|max",
+        help="How the slides of a patient are used: joined to one bag, or one bag per slide whose "
+        "predictions are averaged (mean) or of which the largest counts (max).",
+        show_default="mean",
+    ),
 ]
 Missing = Annotated[
     str | None,
@@ -95,6 +110,14 @@ Missing = Annotated[
         metavar="VALUES",
         help="Comma-separated values of the label column that mean a missing label, such as "
         "'unknown,-'. '' treats every value as a class.",
+    ),
+]
+SiteColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--site",
+        help="Column of the label table: all slides of a site, such as a hospital, are in the "
+        "same test split.",
     ),
 ]
 Annotations = Annotated[
@@ -147,24 +170,84 @@ TaskCpus = Annotated[float, typer.Option(min=0.01, help="With --on: CPUs per tas
 TaskGpus = Annotated[float, typer.Option(min=0, help="With --on: GPUs per task; may be 0.5.")]
 
 
+# ------------------------------------------------------------------------------- what is predicted
+
+
+class TaskChoice(NamedTuple):
+    """What is predicted, as the options of a command state it, and with which loss."""
+
+    task: str | None
+    time: str | None
+    event: str | None
+    event_value: str | None
+    grades: str | None
+    loss: str | None
+
+
+def read_task(
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What is predicted: class, survival (a time to an event), regression (a number), "
+            "ordinal (an ordered grade) or multilabel (several yes/no labels).",
+            show_default="inferred from the columns, and stated in the output",
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the times to an event, for survival.", show_default="such as os_months"
+        ),
+    ] = None,
+    event: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the events, 1 or 0, for survival.", show_default="such as os_event"
+        ),
+    ] = None,
+    event_value: Annotated[
+        str | None,
+        typer.Option(help="The value of the column of events that means an event, such as 2."),
+    ] = None,
+    grades: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Comma-separated grades from the lowest, such as 'low,medium,high'. Whole numbers "
+            "need none.",
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="Loss of the task: discrete or cox (survival), huber or squared (regression).",
+            show_default="the first of the task",
+        ),
+    ] = None,
+) -> TaskChoice:
+    """The options that state what is predicted. The parameters are options of several commands."""
+    return TaskChoice(task, time, event, event_value, grades, loss)
+
+
 def with_options_of(
     read: Callable[..., Any],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the parameters of `read`, so that several commands define them once.
 
-    The command is called with the result of `read` as its first argument.
+    The command is called with the result of `read` as its first argument. Parameters without a
+    default come first, as Python expects them.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         shared = signature(read, eval_str=True).parameters
         _, *own = signature(command, eval_str=True).parameters.values()
 
         @wraps(command)
-        def call(**options: Any) -> None:
+        def call(**options: Any) -> Any:
             result = read(**{name: options.pop(name) for name in shared})
-            command(result, **options)
+            return command(result, **options)
 
-        parameters = [*shared.values(), *own]
+        parameters = sorted([*shared.values(), *own], key=lambda one: one.default is not one.empty)
         call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {each.name: each.annotation for each in parameters}
         return call

@@ -19,7 +19,22 @@ def paint_(
     side: Annotated[
         int, typer.Option(min=1000, max=100_000, help="Width and height of a slide in pixels.")
     ] = 6000,
-    mpp: Annotated[float, typer.Option(help="Microns per pixel.")] = 0.5,
+    mpp: Annotated[
+        float | None, typer.Option(help="Microns per pixel; by default that of the scanner.")
+    ] = None,
+    patients: Annotated[
+        int | None, typer.Option(min=1, help="Number of patients; by default one per slide.")
+    ] = None,
+    outcomes: Annotated[
+        str,
+        typer.Option(
+            help="none: classes only. planted: also times, a number, a grade and labels that "
+            "depend on the tissue. random: the same, of random other patients."
+        ),
+    ] = "none",
+    scanner: Annotated[
+        str, typer.Option(help="a, or b for another stain, scanner and resolution.")
+    ] = "a",
     seed: Seed = 0,
     overwrite: Overwrite = False,
 ) -> None:
@@ -28,9 +43,11 @@ def paint_(
     Example: `scmil paint --out slides/ --slides 12 --side 4000`
 
     Half of the slides contain a tumour. The tumours are annotated in SLIDE.geojson (QuPath) and
-    SLIDE.xml (ASAP).
+    SLIDE.xml (ASAP). With `--outcomes planted`, the fraction of tumour, inflammation and necrosis
+    differ, and labels.csv has survival times and other values that depend on them.
     """
-    from scmil.slides.synthetic import paint_cohort
+    from scmil.slides.synthetic import draw_patients, oracle_concordance, paint_cohort
+    from scmil.slides.synthetic.cohort import POSITIVE, choose_tumours
 
     labels = paint_cohort(
         out,
@@ -40,5 +57,12 @@ def paint_(
         seed=seed,
         annotations=True,
         overwrite=overwrite,
+        patients=patients,
+        outcomes=outcomes,
+        scanner=scanner,
     )
     say(f"{slides} slides and {labels}")
+    if outcomes != "none":
+        tumours = choose_tumours(patients or slides, POSITIVE, seed).tolist()
+        best = oracle_concordance(draw_patients(tumours, seed, outcomes))
+        say(f"concordance of the true log hazard with os_months: {best:.2f}")

@@ -79,6 +79,7 @@ def predict_(
     study.outputs_of(out, overwrite)
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
+    models = 1
     with tempfile.TemporaryDirectory() as temporary, progress_bars(as_json) as bars:
         if study.are_slides(bags):
             opened, failed = study.encode_for(
@@ -106,10 +107,13 @@ def predict_(
                 progress=_count_bags(bars, len(opened)),
             )
             rows, failed = predicted.rows, {**failed, **predicted.failed}
+            models = predicted.models
     if as_json:
-        say_json({"out": str(out), "predictions": rows, "failed": failed})
+        say_json({"out": str(out), "predictions": rows, "failed": failed, "models": models})
     else:
         _print_predictions(rows, out)
+        if models > 1:
+            say(f"p_: mean of {models} models of an ensemble; sd_: their standard deviation")
         say_failed(failed)
     if failed:
         raise typer.Exit(1)

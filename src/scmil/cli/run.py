@@ -211,14 +211,13 @@ def _list_runs(cells: Any, folder: Path, as_json: bool) -> None:
 
 
 def _collect_means(run: Any) -> list[dict[str, Any]]:
-    """Return the mean accuracy and AUC of every result."""
+    """Return the means of the main metrics of every result, such as accuracy and AUC."""
     return [
         {
             "arm": key.method,
             "dataset": key.dataset,
             "protocol": key.protocol,
-            "accuracy": result.metrics["accuracy"].mean,
-            "auc": result.metrics["auc"].mean,
+            **{name: result.metrics[name].mean for name in run.headline if name in result.metrics},
         }
         for key, result in run.results.items()
     ]

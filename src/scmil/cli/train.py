@@ -20,9 +20,13 @@ from scmil.cli.options import (
     LabelColumn,
     Missing,
     Overwrite,
+    PatientMode,
     Repeats,
     Seed,
+    SiteColumn,
+    TaskChoice,
     device_of,
+    read_task,
     with_options_of,
 )
 from scmil.cli.output import say, say_json, say_notes, three_decimals
@@ -70,13 +74,16 @@ RecipeName = Annotated[
 
 
 class TrainingInputs(NamedTuple):
-    """The bags to train on, and the folder of benchmark data sets."""
+    """The bags to train on, the folder of benchmark data sets, and the loss of their task."""
 
     data: study.Data
     folder: Path | None
+    loss: str | None = None
 
 
+@with_options_of(read_task)
 def open_inputs(
+    chosen: TaskChoice,
     bags: Bags,
     labels: Labels = None,
     label: LabelColumn = None,
@@ -85,11 +92,15 @@ def open_inputs(
     missing: Missing = None,
     drop_unlabelled: DropUnlabelled = False,
     standardise: Standardise = None,
+    site: SiteColumn = None,
     data: Data = None,
+    patient: PatientMode = None,
 ) -> TrainingInputs:
     """Open the bags with their labels. The parameters are options of several commands."""
     from scmil import studies as study
+    from scmil.studies.settings import TaskOptions
 
+    *task, loss = chosen
     opened = study.open_data(
         bags,
         labels,
@@ -100,8 +111,11 @@ def open_inputs(
         data=data,
         drop_unlabelled=drop_unlabelled,
         standardise=standardise,
+        task=TaskOptions(*task),
+        patient=patient,
+        site=site,
     )
-    return TrainingInputs(opened, data)
+    return TrainingInputs(opened, data, loss)
 
 
 @app.command("train", rich_help_panel=TRAINING)
@@ -124,6 +138,14 @@ def train_(
         ),
     ] = None,
     repeats: Repeats = 1,
+    keep_folds: Annotated[
+        bool,
+        typer.Option(
+            "--keep-folds",
+            help="With --folds: keep the models of the cross-validation as an ensemble. predict "
+            "and test then give the mean of their probabilities and their standard deviation.",
+        ),
+    ] = False,
     epochs: Epochs = None,
     patience: Annotated[
         int,
@@ -155,6 +177,14 @@ def train_(
             "native bfloat16)."
         ),
     ] = "float32",
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Fit a temperature on the validation split, so that probabilities are nearer to "
+            "frequencies. Predicted classes do not change.",
+        ),
+    ] = False,
     seed: Seed = 0,
     resume: Annotated[
         bool,
@@ -170,6 +200,9 @@ def train_(
     """Train a model on bags and labels.
 
     Example: `scmil train bags/ labels.csv --aggregator abmil-gated --sc --out model/`
+
+    Other tasks than classes: `--task survival --time os_months --event os_event`, `--task
+    regression --label age`, `--task ordinal --label grade`, `--label tp53,msi`.
 
     A bag holds the features of all tiles of one slide; the aggregator is the network that combines
     them into one prediction. Patients are divided into a training, a validation and a test split,
@@ -191,12 +224,15 @@ def train_(
             patience=patience or None,
             folds=folds,
             repeats=repeats,
+            keep_folds=keep_folds,
             valid=valid,
             test=test,
             class_weights=_parse_class_weights(class_weights),
             device=device_of(device),
             precision=precision,
             seed=seed,
+            loss=inputs.loss,
+            calibrate=calibrate,
             resume=resume,
             overwrite=overwrite,
             progress=bars.callback,
@@ -257,11 +293,14 @@ def compare_(
 
     Example: `scmil compare bags/ labels.csv --aggregator abmil-gated,dsmil`
 
+    Example: `scmil compare bags/ clinical.csv --task survival --time os_months --event os_status`
+
     Each aggregator is cross-validated with three methods on the same splits: without sparse
     coding, with sparse coding, and with a linear layer of the same width instead. Other layers are
     chosen with `--refine`. The baseline is a logistic regression on the mean and the maximum of the
-    features of each bag. The report contains differences with confidence intervals, significance
-    tests, cost and a summary. An interrupted command resumes when it is repeated.
+    features of each bag; for other tasks than classes it is a Cox or ridge regression. The report
+    contains differences with confidence intervals, significance tests, cost and a summary. An
+    interrupted command resumes when it is repeated.
     """
     from scmil import studies as study
     from scmil.cli.run import run_plan
@@ -279,6 +318,7 @@ def compare_(
         recipe=recipe,
         selection=selection,
         refine=[layer.strip() for layer in refine.split(",") if layer.strip()],
+        loss=inputs.loss,
     )
     folder = out or Path("runs") / f"{plan.name}-{repeats}x{folds}-{seed}"
     start = study.run_comparison
@@ -299,17 +339,23 @@ def compare_(
 
 
 def _print_metrics(metrics: dict[str, Any]) -> None:
-    """Print AUC and accuracy of the test and validation splits and of the cross-validation."""
+    """Print AUC and accuracy of the test and validation splits and of the cross-validation, or the
+    metrics of another task.
+    """
+    from scmil.core.run_format import MAIN_METRICS
+    from scmil.report.fold_estimates import fold_estimates
+
+    main = MAIN_METRICS.get(metrics.get("task", ""))
+    shown = [("auc", "AUC"), ("accuracy", "accuracy")]
+    if main:
+        shown = [(main.column, main.name)]
     for split, split_name in (("test", "test split"), ("valid", "validation split")):
         for level, values in metrics.get(split, {}).items():
-            text = ", ".join(
-                f"{name} {_format_estimate(values[key])}"
-                for key, name in (("auc", "AUC"), ("accuracy", "accuracy"))
-            )
+            text = ", ".join(f"{name} {_format_estimate(values[key])}" for key, name in shown)
             say(f"{split_name}, {values['n']} {level}s of {values['patients']} patients: {text}")
     for row in metrics.get("cross_validation", []):
         size = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        say(f"cross-validation, {size}: AUC {row['auc']:.3f}, accuracy {row['accuracy']:.3f}")
+        say(f"cross-validation, {size}: {fold_estimates(row, shown=shown)}")
 
 
 def _format_estimate(values: dict[str, float | None]) -> str:

@@ -73,6 +73,7 @@ BOUNDS: Mapping[str, Bound] = {
     "min_tissue": Bound(0, 1),
     # a study
     "threshold": Bound(-1e9, 1e9),
+    "temperature": Bound(0.01, 100),
     # an experiment
     "folds": Bound(2, 1000, whole=True),
     "repeats": Bound(1, 1000, whole=True),

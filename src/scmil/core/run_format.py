@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 FORMAT = "scmil-run-1"  # of experiment.json and result.json
 # Selection protocols, in the order of reports. The last one selects on the test folds.
 TEST_TUNED = "test-tuned"
 PROTOCOLS = ("last", "nested", TEST_TUNED)
 EXPERIMENT, RESULT, FAILED = "experiment.json", "result.json", "failed.json"
+
+
+class MainMetric(NamedTuple):
+    """The metric that methods of a task are compared by: its column, its value by chance, and its
+    name in text.
+    """
+
+    column: str
+    chance: float
+    name: str
+
+
+# Of each task other than classes.
+MAIN_METRICS = {
+    "survival": MainMetric("c_index", 0.5, "concordance"),
+    "regression": MainMetric("r2", 0.0, "R²"),
+    "ordinal": MainMetric("kappa", 0.0, "quadratic kappa"),
+    "multilabel": MainMetric("macro: auc", 0.5, "macro AUC"),
+}

@@ -18,6 +18,7 @@ from scmil.bags.bag import BagSet
 from scmil.bags.formats import open_bags
 from scmil.bags.labels import read_labels
 from scmil.core.atomic import write_atomically
+from scmil.demo.tasks import TASKS, DemoTask, draw_task_pictures
 from scmil.encoding.cohort import TileSettings, bags_folder, encode_slides, find_cohort, tile_slides
 from scmil.encoding.encoders import load_encoder
 from scmil.errors import DataError
@@ -29,7 +30,7 @@ SIDE_PX, EPOCHS, RATE = 3000, 40, 2e-4
 OnSlide = Callable[[str, str], None]
 
 
-def make_slides(out: Path, slides: int, seed: int) -> Path:
+def make_slides(out: Path, slides: int, seed: int, outcomes: str = "none") -> Path:
     """Generate the slides if they do not exist; return the table of labels, written last."""
     from scmil.slides.synthetic import paint_cohort
 
@@ -42,6 +43,7 @@ def make_slides(out: Path, slides: int, seed: int) -> Path:
             mpp=0.5,
             seed=seed,
             annotations=True,
+            outcomes=outcomes,
         )
     return labels
 
@@ -62,17 +64,24 @@ def make_bags(out: Path, on_slide: OnSlide | None = None) -> Path:
     return bags_folder(work, encoder.name)
 
 
-def slides_config(bags: Path, labels: Path, folds: int, repeats: int, seed: int) -> dict[str, Any]:
+def slides_config(
+    bags: Path, labels: Path, folds: int, repeats: int, seed: int, task: DemoTask = TASKS["class"]
+) -> dict[str, Any]:
     """Return the experiment config of the comparison."""
     model = {"aggregator": "abmil-gated", "embed": [128]}
     return {
         "title": "Synthetic slides, from pixels to report",
-        "about": "Synthetic H&E slides, half of them with a small tumour. Tiles of 128 microns "
+        "about": f"Synthetic H&E slides, {task.words}. Tiles of 128 microns "
         f"are encoded by {ENCODER} with ImageNet weights. Three methods: ABMIL-Gated without "
         "sparse coding, with sparse coding, and with a linear layer of the same width instead. The "
         "slides are synthetic: the results show that the pipeline works, and have no medical "
         "meaning.",
-        "data": {"dataset": str(bags), "name": "synthetic slides", "labels": str(labels)},
+        "data": {
+            "dataset": str(bags),
+            "name": "synthetic slides",
+            "labels": str(labels),
+            **task.data(),
+        },
         "protocol": {"folds": folds, "repeats": repeats, "seed": seed, "selection": ["last"]},
         "training": {"recipe": "paper", "epochs": EPOCHS, "learning_rate": RATE},
         "arms": [
@@ -96,11 +105,15 @@ def slides_config(bags: Path, labels: Path, folds: int, repeats: int, seed: int)
 MODELS = {"plain": False, "sparse_coding": True}  # folder of each model: with sparse coding?
 
 
-def train_models(out: Path, bags: Path, labels: Path, seed: int) -> dict[str, Path]:
+def train_models(
+    out: Path, bags: Path, labels: Path, seed: int, task: DemoTask = TASKS["class"]
+) -> dict[str, Path]:
     """Train a model without and one with sparse coding on the same slides; return their folders."""
     from scmil import studies as study
 
-    data = study.open_data(bags, labels)
+    data = study.open_data(
+        bags, labels, label=task.label, task=task.options, drop_unlabelled=not task.is_class
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a second thread does not help for bags of a hundred tiles
     try:
@@ -122,9 +135,20 @@ def train_models(out: Path, bags: Path, labels: Path, seed: int) -> dict[str, Pa
 
 
 def draw_pictures(
-    out: Path, run: Path, bags: Path, labels: Path, models: dict[str, Path], seed: int
+    out: Path,
+    run: Path,
+    bags: Path,
+    labels: Path,
+    models: dict[str, Path],
+    seed: int,
+    task: DemoTask = TASKS["class"],
 ) -> None:
-    """Draw heatmaps, the PCA figure and the atlas, and add them to the report of the run."""
+    """Draw heatmaps, the PCA figure and the atlas, and add them to the report of the run; for
+    another task than classes, heatmaps alone.
+    """
+    if not task.is_class:
+        tested = read_page(models["plain"] / "study.json")["split"]["test"]
+        return draw_task_pictures(task, out, run, open_bags(bags).subset(tested), models)
     from scmil.viz.atlas import make_atlas
     from scmil.viz.heatmaps import draw_heatmaps
     from scmil.viz.lesions import locate

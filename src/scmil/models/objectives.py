@@ -39,10 +39,12 @@ class SurvivalObjective:
     Attributes:
         edges: Ends of all bins but the last, ascending, from the events of the training split.
         censored_weight: Weight of censored bags in the loss.
+        start: Logits of hazards, added to the outputs of the model; see `objective_start`.
     """
 
     edges: tuple[float, ...]
     censored_weight: float = 1.0
+    start: tuple[float, ...] = ()
     task: ClassVar[str] = "survival"
     risk_set: ClassVar[int] = 1
 
@@ -57,6 +59,7 @@ class SurvivalObjective:
             raise OptionError(
                 f"censored_weight = {self.censored_weight}: a number from 0 to 1 is expected."
             )
+        _check_start(self.start, self.numbers)
 
     @property
     def numbers(self) -> int:
@@ -66,11 +69,12 @@ class SurvivalObjective:
     def losses(self, numbers: Tensor, target: Tensor) -> Tensor:
         """The loss of each bag; `target` has the time and the event."""
         bins = torch.bucketize(target[..., 0].contiguous(), self._edges(target))
-        return discrete_survival_loss(numbers, bins, target[..., 1] > 0, self.censored_weight)
+        logits = _from_start(numbers, self.start)
+        return discrete_survival_loss(logits, bins, target[..., 1] > 0, self.censored_weight)
 
     def outputs(self, numbers: Tensor) -> Tensor:
         """The probability of no event up to each edge, and through the last bin."""
-        return F.logsigmoid(-numbers).cumsum(-1).exp()
+        return F.logsigmoid(-_from_start(numbers, self.start)).cumsum(-1).exp()
 
     def _edges(self, like: Tensor) -> Tensor:
         return torch.tensor(self.edges, dtype=like.dtype, device=like.device)
@@ -147,15 +151,18 @@ class OrdinalObjective:
 
     Attributes:
         grades: Number of grades.
+        start: Numbers that are added to the outputs of the model; see `objective_start`.
     """
 
     grades: int
+    start: tuple[float, ...] = ()
     task: ClassVar[str] = "ordinal"
     risk_set: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not 2 <= self.grades <= MOST_NUMBERS:
             raise OptionError(f"grades = {self.grades}: 2 to {MOST_NUMBERS} are expected.")
+        _check_start(self.start, self.numbers)
 
     @property
     def numbers(self) -> int:
@@ -164,12 +171,15 @@ class OrdinalObjective:
 
     def losses(self, numbers: Tensor, target: Tensor) -> Tensor:
         """The negative log-likelihood of each bag."""
-        log_p = grade_log_probabilities(cumulative_logits(numbers))
+        log_p = grade_log_probabilities(self._logits(numbers))
         return -log_p.gather(-1, target[..., :1].long()).squeeze(-1)
 
     def outputs(self, numbers: Tensor) -> Tensor:
         """The probability of each grade."""
-        return grade_log_probabilities(cumulative_logits(numbers)).exp()
+        return grade_log_probabilities(self._logits(numbers)).exp()
+
+    def _logits(self, numbers: Tensor) -> Tensor:
+        return cumulative_logits(_from_start(numbers, self.start))
 
 
 @dataclass(frozen=True)
@@ -178,15 +188,18 @@ class MultilabelObjective:
 
     Attributes:
         labels: Number of labels.
+        start: Logits of labels, added to the outputs of the model; see `objective_start`.
     """
 
     labels: int
+    start: tuple[float, ...] = ()
     task: ClassVar[str] = "multilabel"
     risk_set: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.labels <= MOST_NUMBERS:
             raise OptionError(f"labels = {self.labels}: 1 to {MOST_NUMBERS} are expected.")
+        _check_start(self.start, self.numbers)
 
     @property
     def numbers(self) -> int:
@@ -197,12 +210,22 @@ class MultilabelObjective:
         """The mean binary cross-entropy of the known labels of each bag."""
         known = ~target.isnan()
         filled = torch.where(known, target, 0.0).to(numbers.dtype)
-        each = F.binary_cross_entropy_with_logits(numbers, filled, reduction="none")
+        logits = _from_start(numbers, self.start)
+        each = F.binary_cross_entropy_with_logits(logits, filled, reduction="none")
         return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
 
     def outputs(self, numbers: Tensor) -> Tensor:
         """The probability of each label."""
-        return numbers.sigmoid()
+        return _from_start(numbers, self.start).sigmoid()
+
+
+def _from_start(numbers: Tensor, start: tuple[float, ...]) -> Tensor:
+    return numbers + numbers.new_tensor(start) if start else numbers
+
+
+def _check_start(start: tuple[float, ...], numbers: int) -> None:
+    if start and (len(start) != numbers or not all(math.isfinite(value) for value in start)):
+        raise OptionError(f"start = {list(start)[:5]}: {numbers} finite numbers are expected.")
 
 
 Objective: TypeAlias = (
@@ -248,6 +271,7 @@ def objective_json(objective: Objective) -> dict[str, Any]:
     return {"name": name} | {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(objective).items()
+        if key != "start" or value  # as in files that were written before it existed
     }
 
 

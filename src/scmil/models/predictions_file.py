@@ -42,10 +42,17 @@ def read_training_slides(folder: str | Path) -> dict[str, TrainingSlide]:
 
 
 def read_training_labels(folder: str | Path, classes: Sequence[str]) -> Labels | None:
-    """The labels that a model was trained with, as a table of labels; None without the file."""
+    """The labels that a model was trained with, as a table of labels.
+
+    None without the file, and for a model of another task than classes.
+    """
     from scmil.bags.labels import read_labels
 
     path = Path(folder) / PREDICTIONS
     if not path.is_file():
+        return None
+    with path.open(newline="", encoding="utf-8") as file:
+        header = next(csv.reader(file), [])
+    if "y_true" not in header and "y_pred" in header:
         return None
     return read_labels(path, label="y_true", classes=list(classes), missing=())

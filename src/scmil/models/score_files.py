@@ -180,15 +180,16 @@ def _check_codes(codes: Codes, n: int) -> None:
         raise ValueError("the arrays of the codes do not fit together")
 
 
-def _is_valid_entry(line: Any, classes: int) -> bool:
-    """Whether the entry of a slide in `maps.json` is valid."""
+def _is_valid_entry(line: Any, classes: int, task: str | None) -> bool:
+    """Whether the entry of a slide in `maps.json` is valid; risks and numbers have any sign."""
     probabilities, label = line["probabilities"], line["label"]
+    low, high = (-1e300, 1e300) if task in ("survival", "regression") else (0, 1)
     return (
         type(line["predicted"]) is int
         and line["predicted"] in range(classes)
         and (label is None or (type(label) is int and label in range(classes)))
         and len(probabilities) == classes
-        and all(isinstance(p, int | float) and 0 <= p <= 1 for p in probabilities)
+        and all(isinstance(p, int | float) and low <= p <= high for p in probabilities)
         and 0 <= line["effective_tiles"] < float("inf")
     )
 
@@ -207,7 +208,8 @@ class ScoreSet(Mapping[str, Scores]):
             valid = self.page["format"] == FORMAT and isinstance(self.page.get("split") or {}, dict)
             valid = valid and all(isinstance(name, str) for name in self.page["classes"])
             valid = valid and all(
-                _is_valid_entry(line, classes) for line in self.page["slides"].values()
+                _is_valid_entry(line, classes, self.page.get("task"))
+                for line in self.page["slides"].values()
             )
         except (OSError, AttributeError, KeyError, TypeError, ValueError):
             valid = False

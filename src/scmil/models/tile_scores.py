@@ -20,6 +20,7 @@ from scmil.errors import DataError, OptionError
 from scmil.models.aggregators import aggregate_bag, uses_positions
 from scmil.models.aggregators.abmil import ABMIL
 from scmil.models.aggregators.pooling import Pooling
+from scmil.models.answers import evidence_for_answers, slide_answers
 from scmil.models.evidence import TileEvidence, find_evidence, has_exact_evidence
 from scmil.models.model import MILModel
 from scmil.models.streaming import CACHED_NUMBERS, predict_bag
@@ -107,7 +108,8 @@ class Scores:
     label: int | None
     patient: str | None
     classes: tuple[str, ...]
-    probabilities: NDArray[np.float64]  # (c,), of the slide
+    # Of the slide (c,): class probabilities, or the answers of another task.
+    probabilities: NDArray[np.float64]
     threshold: float | None  # of the second of two classes; None: the likeliest class
     attention: Float32Array  # (n,), sums to one
     instance: Float32Array  # (n, c), class probabilities of a bag with this tile only
@@ -188,9 +190,11 @@ class Scores:
 
     @property
     def predicted(self) -> int:
-        """The predicted class of the slide."""
+        """The predicted class of the slide; of other tasks the largest answer."""
         from scmil.stats.metrics import decide
 
+        if self.threshold is None:
+            return int(self.probabilities.argmax())
         return int(decide(self.probabilities[None], self.threshold)[0])
 
     @property
@@ -254,15 +258,16 @@ def score_bag(
         label=bag.label,
         patient=bag.patient,
         classes=classes or tuple(map(str, range(len(prediction.logits)))),
-        probabilities=model.probabilities(prediction.logits).double().cpu().numpy(),
+        probabilities=slide_answers(model, prediction.logits).double().cpu().numpy(),
         threshold=threshold,
         attention=prediction.attention.float().cpu().numpy(),
         instance=torch.cat(tiles.instance).float().numpy(),
         lam=torch.cat(tiles.lam).float().numpy() if tiles.lam else None,
         codes=Codes.stack(tiles.codes) if tiles.codes else None,
         slide_digest=bag.provenance.get("slide_digest"),
-        evidence=find_evidence(
-            model.aggregate, tiles.rows, prediction, bag.xy, atoms=bool(tiles.codes)
+        evidence=evidence_for_answers(
+            model.objective,
+            find_evidence(model.aggregate, tiles.rows, prediction, bag.xy, atoms=bool(tiles.codes)),
         )
         if tiles.rows
         else None,
@@ -288,7 +293,7 @@ class _TileScores:
         xy = self._xy[self._tiles : self._tiles + len(h)]
         self._tiles += len(h)
         logits = instance_logits(self._model.aggregate, h, xy)
-        self.instance.append(self._model.probabilities(logits).cpu())
+        self.instance.append(slide_answers(self._model, logits).cpu())
         codes = h
         if isinstance(refine, SparseCoding):
             self.lam.append(refine.sparsity(embedded)[:, 0].cpu())

@@ -10,7 +10,7 @@ from scmil.report.comparisons import MethodComparison, across_datasets
 from scmil.report.html.markup import ABSENT, change, format_number, latex, markdown, p_value
 from scmil.report.run import TUNED, Run
 from scmil.report.tables import WARNING, TableEntry, caption, main_table, spread
-from scmil.report.verdict import verdict
+from scmil.report.verdict import class_verdict
 
 
 def write_markdown(run: Run, compared: Sequence[MethodComparison]) -> str:
@@ -18,7 +18,7 @@ def write_markdown(run: Run, compared: Sequence[MethodComparison]) -> str:
     parts = [
         f"# {markdown(run.title)}",
         markdown(run.about),
-        markdown(verdict(run, compared)),
+        markdown(class_verdict(run, compared)),
         "## Results",
     ]
     if run.published:
@@ -33,7 +33,7 @@ def write_markdown(run: Run, compared: Sequence[MethodComparison]) -> str:
         parts.append("## Comparisons")
         parts += [_markdown_comparisons(protocol, compared) for protocol in run.protocols]
     parts.append(paper.markdown_section(run))
-    if costs := _markdown_costs(run):
+    if costs := markdown_costs(run):
         parts += ["## Cost", costs]
     if run.failed or run.missing:
         failed = [f"- {markdown(name)}: {markdown(cause)}" for name, cause in run.failed.items()]
@@ -44,7 +44,8 @@ def write_markdown(run: Run, compared: Sequence[MethodComparison]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _markdown_costs(run: Run) -> str:
+def markdown_costs(run: Run) -> str:
+    """The table of costs; empty without results."""
     rows = []
     for planned in run.planned:
         found = next(
@@ -68,14 +69,15 @@ def _markdown_costs(run: Run) -> str:
         "Processor seconds",
         "Peak memory, MiB",
     ]
-    return _markdown_rows(columns, rows, words=2) if rows else ""
+    return markdown_rows(columns, rows, words=2) if rows else ""
 
 
 def _markdown_warning(protocol: str) -> str:
     return f"> **Warning.** {WARNING}\n\n" if protocol == TUNED else ""
 
 
-def _markdown_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+def markdown_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """A table whose first columns are words and whose others are numbers."""
     rule = ["---" if i < words else "---:" for i in range(len(columns))]
     return "\n".join("| " + " | ".join(row) + " |" for row in [columns, rule, *rows])
 
@@ -95,7 +97,7 @@ def _markdown_table(run: Run, protocol: str) -> str:
         f"### Selection protocol “{markdown(protocol)}”\n\n"
         f"{_markdown_warning(protocol)}{markdown(caption(run, protocol))}"
     )
-    return f"{heading}\n\n{_markdown_rows(columns, body)}"
+    return f"{heading}\n\n{markdown_rows(columns, body)}"
 
 
 def _markdown_entry(entry: TableEntry | None) -> str:
@@ -136,7 +138,7 @@ def _markdown_comparisons(protocol: str, compared: Sequence[MethodComparison]) -
     ]
     sentences = "\n".join(f"- {markdown(each.sentence())}" for each in across_datasets(here))
     heading = f"### Selection protocol “{markdown(protocol)}”\n\n{_markdown_warning(protocol)}"
-    return f"{heading}{_markdown_rows(columns, rows, words=3)}\n\n{sentences}".strip()
+    return f"{heading}{markdown_rows(columns, rows, words=3)}\n\n{sentences}".strip()
 
 
 LATEX_HEAD = r"""% Needs \usepackage{booktabs}; published results are grey with \usepackage{xcolor}.

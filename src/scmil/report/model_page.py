@@ -11,14 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.core.atomic import write_atomically
+from scmil.core.run_format import MAIN_METRICS
 from scmil.core.text import encode_utf8
 from scmil.errors import DataError
+from scmil.report.calibration_sections import calibration_sections
+from scmil.report.fold_estimates import fold_estimates
 from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
 from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import pairs, whole_page
 from scmil.report.run import METRIC_NAMES
 from scmil.report.run_files import ResultTable
+from scmil.report.target_model_page import (
+    describe_target,
+    read_target_predictions,
+    score_line,
+    summarise_target_metrics,
+    target_metrics_table,
+    target_plot,
+    target_prediction_table,
+)
 
 SPLITS = {"test": "test split", "valid": "validation split", "train": "training split"}
 
@@ -43,17 +55,12 @@ def write_model_page(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     study, metrics = (_read_json(folder / name) for name in ("study.json", "metrics.json"))
-    predictions = ResultTable(
-        folder / "predictions.csv", ["slide_id", "case_id", "part", "y_true", "y_pred"]
-    )
     history = ResultTable(folder / "history.csv", ["epoch", "train_loss"])
     model = study["settings"]["model"]
     title = f"{_aggregator(model)} {'with' if model['sparse_coding'] else 'without'} sparse coding"
-    sections = {
-        "Metrics": _metrics_table(metrics),
-        "ROC curve": _roc_curves(study, predictions),
-        "Training": _loss_curves(study, history),
-        "Predictions": _prediction_table(study, predictions),
+    of_task = _target_sections if "task" in study else _class_sections
+    sections: dict[str, Markup | None] = {
+        **of_task(folder, study, metrics, history),
         "Requirements and settings": _settings_lists(study),
     }
     parts = [
@@ -68,13 +75,44 @@ def write_model_page(folder: str | Path) -> Path:
     text = whole_page(
         title,
         head,
-        element("p", _summarise_metrics(study, metrics), class_="verdict"),
+        element("p", _summary_of_task(metrics), class_="verdict"),
         *(element("p", note, class_="note") for note in study.get("notes", ())),
         *parts,
         foot,
     )
     write_atomically(folder / "report.html", encode_utf8(text))
     return folder / "report.html"
+
+
+def _class_sections(
+    folder: Path, study: Mapping[str, Any], metrics: Mapping[str, Any], history: ResultTable
+) -> dict[str, Markup | None]:
+    predictions = ResultTable(
+        folder / "predictions.csv", ["slide_id", "case_id", "part", "y_true", "y_pred"]
+    )
+    return {
+        "Metrics": _metrics_table(metrics),
+        "ROC curve": _roc_curves(study, predictions),
+        **calibration_sections(study, predictions),
+        "Training": _loss_curves(study, history),
+        "Predictions": _prediction_table(study, predictions),
+    }
+
+
+def _target_sections(
+    folder: Path, study: Mapping[str, Any], metrics: Mapping[str, Any], history: ResultTable
+) -> dict[str, Markup | None]:
+    predictions = read_target_predictions(folder)
+    return {
+        "Metrics": target_metrics_table(metrics),
+        "Predicted and observed": target_plot(study, predictions),
+        "Training": _loss_curves(study, history),
+        "Predictions": target_prediction_table(study, predictions),
+    }
+
+
+def _summary_of_task(metrics: Mapping[str, Any]) -> str:
+    return (summarise_target_metrics if "task" in metrics else _summarise_metrics)(metrics)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -97,20 +135,20 @@ def _describe(study: Mapping[str, Any]) -> str:
     counts = ", ".join(
         f"{len(ids)} in the {SPLITS[part]}" for part, ids in study["split"].items() if ids
     )
-    return f"Classes: {', '.join(study['classes'])}. {slides} slides, split by patient: {counts}."
+    predicted = f"Classes: {', '.join(study['classes'])}."
+    if "task" in study:
+        predicted = describe_target(study)
+    return f"{predicted} {slides} slides, split by patient: {counts}."
 
 
-def _summarise_metrics(study: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+def _summarise_metrics(metrics: Mapping[str, Any]) -> str:
     part = "test" if "test" in metrics else "valid"
     level = "patient" if "patient" in metrics[part] else "slide"
     found = metrics[part][level]
     scores = f"AUC {_with_interval(found['auc'])}, accuracy {_with_interval(found['accuracy'])}"
     words = f"On {found['n']} {level}s of the {SPLITS[part]}: {scores}."
     for row in metrics.get("cross_validation", [])[-1:]:
-        words += (
-            f" Over {row['repeats']} x {row['folds']} folds: AUC {row['auc']:.3f}, accuracy "
-            f"{row['accuracy']:.3f}."
-        )
+        words += f" Over {row['repeats']} x {row['folds']} folds: {fold_estimates(row)}."
     if part != "test":
         return (
             f"{words} Epoch and threshold were selected on the validation split, so its metrics "
@@ -227,11 +265,15 @@ def _loss_curves(study: Mapping[str, Any], history: ResultTable) -> Markup:
         for each in (line("valid_auc", "AUC", 0), line("valid_accuracy", "accuracy", 3))
         if each
     ]
+    name, names = "AUC", "AUC and accuracy"
+    if "task" in study:
+        name = names = MAIN_METRICS[study["task"]].name
+        scores = [each for each in (score_line(study, history),) if each]
     best = study["best_epoch"]
     words = (
         (
-            f"Epoch {best} of {study['epochs']} has the best validation AUC (vertical line); the "
-            "model is that of this epoch."
+            f"Epoch {best} of {study['epochs']} has the best validation {name} (vertical line); "
+            "the model is that of this epoch."
         )
         if best
         else ""
@@ -241,7 +283,7 @@ def _loss_curves(study: Mapping[str, Any], history: ResultTable) -> Markup:
         line_legend([*losses, *scores]),
         panels(
             line_panel("Loss, by epoch", "Loss by epoch", losses, best),
-            line_panel("Validation, by epoch", "Validation AUC and accuracy by epoch", scores, best)
+            line_panel("Validation, by epoch", f"Validation {names} by epoch", scores, best)
             if scores
             else None,
         ),

@@ -19,7 +19,7 @@ from scmil.report.html.markup import Markup, element, join
 from scmil.report.html.tables import badge, leakage_warning
 from scmil.report.run import Run
 from scmil.report.tables import MEANING
-from scmil.report.verdict import verdict
+from scmil.report.verdict import class_verdict
 
 
 def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
@@ -32,11 +32,16 @@ def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
         "Differences": _difference_plots(run, compared),
         "Published results": paper.html_section(run),
         "Pictures": pictures.section(run.folder),
-        "Training": _training_curves(run),
+        "Training": training_curves(run),
         "Cost": html_tables.cost(run),
-        "How the results were computed": _computation(run),
-        "Missing and failed runs": _unfinished(run),
+        "How the results were computed": computation(run),
+        "Missing and failed runs": unfinished(run),
     }
+    return assemble_page(run, class_verdict(run, compared), sections)
+
+
+def assemble_page(run: Run, summary: str, sections: Mapping[str, Markup | None]) -> str:
+    """The page of a run directory: title, summary, contents and the sections that are not None."""
     present = {title: body for title, body in sections.items() if body}
     places = {title: title.lower().replace(" ", "-") for title in present}
     links = element(
@@ -51,7 +56,7 @@ def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
             _state(run),
             element("p", run.about, class_="about") if run.about else None,
         ),
-        element("p", verdict(run, compared), class_="verdict"),
+        element("p", summary, class_="verdict"),
         links,
         *(
             element("section", element("h2", title), text, id=places[title])
@@ -116,7 +121,8 @@ def _difference_plots(run: Run, compared: Sequence[MethodComparison]) -> Markup 
     )
 
 
-def _training_curves(run: Run) -> Markup | None:
+def training_curves(run: Run) -> Markup | None:
+    """Loss and accuracy by epoch."""
     if not run.history:
         return None
     has_test = any(np.isfinite(rows["test_accuracy"]).sum() > 1 for rows in run.history.values())
@@ -132,7 +138,10 @@ def _training_curves(run: Run) -> Markup | None:
     )
 
 
-def _computation(run: Run) -> Markup:
+def computation(
+    run: Run, meaning: Mapping[str, str] = MEANING, chosen: str = "epoch and decision threshold"
+) -> Markup:
+    """Splits, selection protocols, settings, versions and data of all runs."""
     plan = run.protocol
     count = plan.get("repeats") or 1
     repeats = "1 repeat" if count == 1 else f"{count} repeats"
@@ -140,13 +149,16 @@ def _computation(run: Run) -> Markup:
         f"{len(run.methods)} methods on {len(run.datasets)} data "
         f"set{'s' * (len(run.datasets) > 1)} ({', '.join(run.datasets)}); "
         f"{repeats} of {plan.get('folds', 1)} folds, seed {plan.get('seed', 'not recorded')}. All "
-        "methods are tested on the same folds. Selection protocols, the rules that choose epoch "
-        "and decision threshold of a model:"
+        "methods are tested on the same folds. Selection protocols, the rules that choose "
+        f"{chosen} of a model:"
     )
+    sites = {str(each.settings.get("data", {}).get("site") or "") for each in run.planned} - {""}
+    if sites:
+        words = f"All slides of a site (column {', '.join(sorted(sites))}) are in one fold. {words}"
     protocols = [
-        join(element("b", name), f": {MEANING[name]}. ", badge(name))
+        join(element("b", name), f": {meaning[name]}. ", badge(name))
         for name in run.protocols
-        if name in MEANING
+        if name in meaning
     ]
     listed = {
         "Splits": run.protocol,
@@ -197,7 +209,8 @@ def _settings(run: Run) -> str:
     )
 
 
-def _unfinished(run: Run) -> Markup | None:
+def unfinished(run: Run) -> Markup | None:
+    """The runs that failed or have no result yet."""
     failed = [element("li", element("b", name), f": {cause}") for name, cause in run.failed.items()]
     missing = [element("li", each.name) for each in run.missing]
     if not failed and not missing:

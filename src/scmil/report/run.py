@@ -132,6 +132,11 @@ class Run:
         return known + sorted(present - set(PROTOCOLS))
 
     @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics that are printed."""
+        return ("accuracy", "auc")
+
+    @property
     def leakage_free(self) -> list[str]:
         """The selection protocols that use no test data."""
         return [name for name in self.protocols if name != TUNED]

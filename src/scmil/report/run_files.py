@@ -31,7 +31,7 @@ from scmil.report.run import (
 )
 
 
-def read_run(run: Path) -> Run:
+def read_class_run(run: Path) -> Run:
     """Read a run directory that `scmil run` has written.
 
     Args:
@@ -43,13 +43,40 @@ def read_run(run: Path) -> Run:
     Raises:
         DataError: A file is missing or damaged; the message names the file and the remedy.
 
-    >>> read_run(Path("nothing"))
+    >>> read_class_run(Path("nothing"))
     Traceback (most recent call last):
     ...
     scmil.errors.DataError: nothing/experiment.json...
     """
-    plan_file = Path(run) / "experiment.json"
-    plan = _read_plan(plan_file)
+    described = read_experiment(Path(run))
+    planned: tuple[PlannedRun, ...] = described["planned"]
+    results = read_results(Path(run) / "results.csv", planned)
+    done = [one for one in planned if any(key[:2] == (one.method, one.dataset) for key in results)]
+    return Run(
+        folder=Path(run),
+        results=results,
+        folds=_read_folds(Path(run) / "folds.csv", results),
+        predictions={
+            key: rows
+            for one in done
+            for key, rows in _read_predictions(Path(run), one, results).items()
+        },
+        history={(one.method, one.dataset): read_history(Path(run), one) for one in done},
+        failed=read_failures(Path(run), [one for one in planned if one not in done]),
+        by_patient=read_results(Path(run) / "results.csv", planned, "patient"),
+        costs=read_costs(Path(run) / "costs.csv"),
+        **described,
+    )
+
+
+def read_experiment(run: Path) -> dict[str, Any]:
+    """Read `experiment.json`; returns the fields of a `Run` that it describes.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
+    plan_file = run / "experiment.json"
+    plan = read_plan_file(run)
     try:
         methods = tuple(Method(str(method["name"]), method["against"]) for method in plan["arms"])
         planned = tuple(
@@ -76,39 +103,29 @@ def read_run(run: Path) -> Run:
             "training": dict(plan["training"]),
             "published_note": str(plan.get("published_note") or ""),
             "versions": dict(plan.get("versions", {})),
+            "methods": methods,
+            "planned": planned,
+            "published": published,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_file(
             plan_file, f"{type(error).__name__} {error} while reading the experiment"
         ) from None
     _check_names(plan_file, methods, described["datasets"], planned)
-    results = _read_results(Path(run) / "results.csv", planned, "slide")
-    done = [one for one in planned if any(key[:2] == (one.method, one.dataset) for key in results)]
-    return Run(
-        folder=Path(run),
-        methods=methods,
-        planned=planned,
-        published=published,
-        results=results,
-        folds=_read_folds(Path(run) / "folds.csv", results),
-        predictions={
-            key: rows
-            for one in done
-            for key, rows in _read_predictions(Path(run), one, results).items()
-        },
-        history={(one.method, one.dataset): _read_history(Path(run), one) for one in done},
-        failed=_read_failures(Path(run), [one for one in planned if one not in done]),
-        by_patient=_read_results(Path(run) / "results.csv", planned, "patient"),
-        costs=_read_costs(Path(run) / "costs.csv"),
-        **described,
-    )
+    return described
 
 
 def _number_or_nan(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def _read_plan(path: Path) -> dict[str, Any]:
+def read_plan_file(run: Path) -> dict[str, Any]:
+    """Read `experiment.json` as it is.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
+    path = run / "experiment.json"
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -148,15 +165,21 @@ def _check_names(
         raise damaged_file(path, "two runs have the same method and the same data set")
 
 
-def _read_results(path: Path, planned: Sequence[PlannedRun], level: str) -> dict[Key, Result]:
+def read_results(
+    path: Path,
+    planned: Sequence[PlannedRun],
+    level: str = "slide",
+    required: Sequence[str] = tuple(METRIC_NAMES),
+    further: Sequence[str] | None = FURTHER,
+) -> dict[Key, Result]:
+    """Read `results.csv`: the required metrics, and further ones that it has (None is all)."""
     parts = ("", "_sd_repeats", "_low", "_high")
-    metric_columns = [metric + part for metric in METRIC_NAMES for part in parts]
+    metric_columns = [metric + part for metric in required for part in parts]
     counts = ("repeats", "folds", "bags", "parameters", "density", "seconds")
     table = ResultTable(path, ["cell", "dataset", "arm", "protocol", *counts, *metric_columns])
-    metrics = [
-        *METRIC_NAMES,
-        *(name for name in FURTHER if all(name + part in table.columns for part in parts)),
-    ]
+    found = [name for name in table.columns if all(name + part in table.columns for part in parts)]
+    wanted = [name for name in found if name not in required] if further is None else further
+    metrics = [*required, *(name for name in wanted if name in found)]
     metric_columns = [metric + part for metric in metrics for part in parts]
     values = {
         column: table.numbers(column, empty=column not in counts[:3])
@@ -243,7 +266,8 @@ def _read_predictions(
     return predictions
 
 
-def _read_history(run: Path, one: PlannedRun) -> dict[str, Numbers]:
+def read_history(run: Path, one: PlannedRun) -> dict[str, Numbers]:
+    """The training curve of one run."""
     names = ("epoch", "train_loss", "test_accuracy")
     table = ResultTable(run / "cells" / one.name / "history.csv", ["training", *names])
     kinds = table.text("training")
@@ -251,7 +275,8 @@ def _read_history(run: Path, one: PlannedRun) -> dict[str, Numbers]:
     return {name: table.numbers(name, empty=True)[shown] for name in names}
 
 
-def _read_costs(path: Path) -> dict[str, Cost]:
+def read_costs(path: Path) -> dict[str, Cost]:
+    """Read `costs.csv`; empty if there is none."""
     if not path.exists():  # written by an earlier version
         return {}
     table = ResultTable(path, ["cell", *Cost._fields])
@@ -259,7 +284,8 @@ def _read_costs(path: Path) -> dict[str, Cost]:
     return {name: Cost(*row) for name, row in zip(table.columns["cell"], numbers)}
 
 
-def _read_failures(run: Path, planned: Iterable[PlannedRun]) -> dict[str, str]:
+def read_failures(run: Path, planned: Iterable[PlannedRun]) -> dict[str, str]:
+    """The cause of each run that failed."""
     failures = {}
     for one in planned:
         path = run / "cells" / one.name / "failed.json"

@@ -42,6 +42,8 @@ class TableEntry(NamedTuple):
     sd: float = math.nan
     published: float = math.nan
     best: bool = False
+    low: float = math.nan
+    high: float = math.nan
 
     @property
     def difference(self) -> float:
@@ -91,7 +93,13 @@ def _find_entry(run: Run, key: Key, metric: str) -> TableEntry | None:
         return None
     estimate = run.results[key].metrics[metric]
     published = run.published.get(key[:2]) if metric == "accuracy" else None
-    return TableEntry(estimate.mean, estimate.sd, published.accuracy if published else math.nan)
+    return TableEntry(
+        estimate.mean,
+        estimate.sd,
+        published.accuracy if published else math.nan,
+        low=estimate.low,
+        high=estimate.high,
+    )
 
 
 def _mean_entry(entries: Sequence[TableEntry | None]) -> TableEntry | None:
@@ -151,7 +159,7 @@ def spread(estimate: Estimate | TableEntry) -> str:
     )
 
 
-def rows_for_terminal(run: Run) -> list[TerminalTable]:
+def class_rows_for_terminal(run: Run) -> list[TerminalTable]:
     """The main tables as plain text, as `scmil run` prints them.
 
     Args:
@@ -185,7 +193,7 @@ def _for_terminal(entry: TableEntry | None) -> str:
     return spread(entry) + beside
 
 
-def comparisons_for_terminal(
+def class_comparisons_for_terminal(
     run: Run, compared: Sequence[MethodComparison] | None = None
 ) -> TerminalTable | None:
     """The comparisons under the leakage-free protocols as plain text.

@@ -22,7 +22,7 @@ from scmil.stats.significance import FoldComparison
 BASELINE = "logistic-mean-max"  # the method that is not a neural network
 
 
-def verdict(run: Run, compared: Sequence[MethodComparison] | None = None) -> str:
+def class_verdict(run: Run, compared: Sequence[MethodComparison] | None = None) -> str:
     """Summarise a run directory in one paragraph.
 
     Args:
@@ -33,7 +33,7 @@ def verdict(run: Run, compared: Sequence[MethodComparison] | None = None) -> str
         Progress, significant differences, controls, and the effect of the selection protocol.
     """
     compared = compare_methods(run) if compared is None else compared
-    sentences = [_progress(run)]
+    sentences = [progress_of(run)]
     protocol = next(iter(run.leakage_free or run.protocols), None)
     judged = [each for each in compared if each.protocol == protocol]
     if judged:
@@ -54,7 +54,8 @@ def verdict(run: Run, compared: Sequence[MethodComparison] | None = None) -> str
     return " ".join([*sentences, *_protocol_sentences(run)])
 
 
-def _progress(run: Run) -> str:
+def progress_of(run: Run) -> str:
+    """How many runs are finished, and how many failed."""
     finished, failed = len(run.finished), len(run.failed)
     words = (
         f"All {finished} runs are finished."
@@ -115,7 +116,7 @@ def _averages(methods: Sequence[Method], judged: Sequence[MethodComparison]) -> 
     ]
 
 
-def _kinds(run: Run) -> dict[str, str]:
+def kinds_of(run: Run) -> dict[str, str]:
     """The kind of each method by its settings: coded, control, rival or baseline; others are
     omitted.
     """
@@ -138,7 +139,7 @@ def _kinds(run: Run) -> dict[str, str]:
 
 def _in_short(run: Run, judged: Sequence[MethodComparison]) -> list[str]:
     """One sentence as a conclusion; only if there is a control to compare with."""
-    kinds, against_control = _kinds(run), _against_controls(run, judged)
+    kinds, against_control = kinds_of(run), _against_controls(run, judged)
     coded = [each.accuracy for each in judged if kinds.get(each.method) == "coded"]
     if not coded or not against_control:
         return []
@@ -162,7 +163,7 @@ def _against_controls(
     run: Run, judged: Sequence[MethodComparison], kind: str = "control"
 ) -> list[FoldComparison]:
     """Sparse coding against another layer, for each pair with the same reference method."""
-    kinds = _kinds(run)
+    kinds = kinds_of(run)
     pairs = [
         (
             Key(coded.method, coded.dataset, coded.protocol),
@@ -203,7 +204,7 @@ def _against(layer: str, pairs: Sequence[FoldComparison]) -> list[str]:
 
 def _baseline(run: Run, judged: Sequence[MethodComparison]) -> list[str]:
     """Compare the logistic regression with the neural networks by AUC."""
-    kinds, protocol, sentences = _kinds(run), judged[0].protocol, []
+    kinds, protocol, sentences = kinds_of(run), judged[0].protocol, []
     for dataset in run.datasets:
         here = {
             key.method: r.metrics["auc"].mean

@@ -131,10 +131,10 @@ def _effective_size(values: Numbers, units: NDArray[np.int64]) -> float:
     independent = p * (1 - p) / n
     if independent <= 0 or patients in (1, n):
         return patients
-    return n / max(1.0, _clustered_variance(units, (values - p) / n) / independent)
+    return n / max(1.0, clustered_variance(units, (values - p) / n) / independent)
 
 
-def _clustered_variance(units: NDArray[np.int64], influence: Numbers) -> float:
+def clustered_variance(units: NDArray[np.int64], influence: Numbers) -> float:
     """The variance of a statistic from the influence of each slide, summed within patients."""
     totals = np.array([influence[units == unit].sum() for unit in np.unique(units)])
     return float(totals @ totals)
@@ -229,7 +229,7 @@ def auc_variance_scale(
     sizes = [int(own.sum()) / effect for own in (positive, ~positive)]
     if min(sizes) <= 1:
         return 1.0
-    influence = _auc_influence(positive, scores, value)
+    influence = auc_influence(positive, scores, value)
     observed = effect * sum(
         float(influence[own] @ influence[own]) * size / (size - 1)
         for own, size in zip((positive, ~positive), sizes, strict=True)
@@ -269,6 +269,30 @@ def mean_interval(means: Sequence[float], intervals: Sequence[Interval]) -> Inte
     low = centre - math.sqrt(float(((values - ends[:, 0]) ** 2).sum())) / k
     high = centre + math.sqrt(float(((ends[:, 1] - values) ** 2).sum())) / k
     return Interval(max(0.0, low), min(1.0, high))
+
+
+def difference_interval(
+    value: float, interval: Interval, other: float, other_interval: Interval
+) -> Interval:
+    """The interval of the difference of two independent estimates from their own intervals (MOVER).
+
+    Args:
+        value: An estimate.
+        interval: Its interval.
+        other: The estimate that is subtracted.
+        other_interval: Its interval.
+
+    Returns:
+        The interval of `value - other`; NaN if a limit is not finite.
+
+    >>> same = wilson_interval(0.5, 10)
+    >>> [round(end, 3) for end in difference_interval(0.5, same, 0.5, same)]
+    [-0.373, 0.373]
+    """
+    difference = value - other
+    low = math.hypot(value - interval[0], other_interval[1] - other)
+    high = math.hypot(interval[1] - value, other - other_interval[0])
+    return Interval(difference - low, difference + high)
 
 
 def _mean_of_classes(
@@ -327,14 +351,14 @@ def _auc_design_effect(
     patients = len(np.unique(units))
     if patients == len(units):
         return 1.0
-    influence = _auc_influence(positive, scores, value)
+    influence = auc_influence(positive, scores, value)
     independent = float(influence @ influence)
     if independent <= 0:
         return len(units) / patients
-    return max(1.0, _clustered_variance(units, influence) / independent)
+    return max(1.0, clustered_variance(units, influence) / independent)
 
 
-def _auc_influence(positive: NDArray[np.bool_], scores: Numbers, value: float) -> Numbers:
+def auc_influence(positive: NDArray[np.bool_], scores: Numbers, value: float) -> Numbers:
     """How far each sample moves the AUC, divided by the number of samples of its class."""
     influence = np.empty(len(scores))
     for own, sign in ((positive, 1.0), (~positive, -1.0)):

@@ -154,6 +154,23 @@ def log_rank(times: ArrayLike, events: ArrayLike, groups: Sequence[Hashable]) ->
     return LogRank(statistic, degrees, chi_square_tail(statistic, degrees))
 
 
+def majority_of_patients(units: NDArray[np.int64], high: ArrayLike) -> NDArray[np.bool_]:
+    """Whether more than half of the slides of each patient have a high risk.
+
+    Args:
+        units: The number of the patient of each slide, from 0.
+        high: Whether the risk of each slide is high (n,).
+
+    Returns:
+        One value for each patient.
+
+    >>> majority_of_patients(np.array([0, 0, 1, 2]), [True, False, True, False]).tolist()
+    [False, True, False]
+    """
+    share = np.bincount(units, np.asarray(high, dtype=float)) / np.bincount(units)
+    return np.asarray(share > 0.5)
+
+
 def chi_square_tail(statistic: float, degrees: int) -> float:
     """The probability that a chi-square variable is larger than the statistic.
 

@@ -9,6 +9,7 @@ it is finished.
 
 from __future__ import annotations
 
+from scmil.studies.cohort import CohortOptions
 from scmil.studies.compare import (
     ComparisonResult,
     compare_aggregators,
@@ -17,6 +18,7 @@ from scmil.studies.compare import (
     run_comparison,
 )
 from scmil.studies.data import Data, open_data
+from scmil.studies.external import Evaluated, evaluate_cohort
 from scmil.studies.predict import (
     Predicted,
     are_slides,
@@ -27,14 +29,17 @@ from scmil.studies.predict import (
     predict_folder,
 )
 from scmil.studies.score_tiles import ScoredSlides, score_folder
-from scmil.studies.settings import TrainSettings
+from scmil.studies.settings import TaskOptions, TrainSettings
 from scmil.studies.train import Trained, train
 
 __all__ = [
+    "CohortOptions",
     "ComparisonResult",
     "Data",
+    "Evaluated",
     "Predicted",
     "ScoredSlides",
+    "TaskOptions",
     "TrainSettings",
     "Trained",
     "are_slides",
@@ -42,6 +47,7 @@ __all__ = [
     "comparison",
     "comparison_plan",
     "encode_for",
+    "evaluate_cohort",
     "load_trained_model",
     "open_bags_to_predict",
     "open_data",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +18,19 @@ from scmil.core.extras import import_extra
 from scmil.core.memory import PeakMemory
 from scmil.core.run_format import FORMAT, RESULT
 from scmil.core.tables import records_csv, write_json
-from scmil.stats.groups import group_positions
-from scmil.studies.cell_task import Task, Training
-from scmil.studies.cell_training import CHECKPOINTS, Progress, train_folds
-from scmil.studies.localise import located_of_fold, located_summary
+from scmil.stats.groups import group_positions, pool_slides
+from scmil.studies.cell_task import CHECKPOINTS, RunTables, Task, Training
+from scmil.studies.cell_training import Progress, train_folds
+from scmil.studies.localise import Located, located_of_fold, located_summary
 from scmil.studies.plan import Cell
 from scmil.studies.protocols import Row, ScoredFold, summarise
 from scmil.studies.results import versions
 from scmil.studies.run_bags import RunBags, open_run_bags
 from scmil.studies.run_inputs import check_unchanged
+from scmil.studies.target_cell import target_tables
+
+if TYPE_CHECKING:
+    from scmil.bags.bag import BagSet
 
 
 def run_cell(
@@ -41,18 +46,16 @@ def run_cell(
         start, memory = time.process_time(), PeakMemory()
         trainings = train_folds(Task(cell, run_bags, folder), progress)
         check_unchanged(cell, run_bags.bags, run_bags.inputs)
-    result = _result(cell, run_bags, trainings) | {
+    tables = _tables(cell, run_bags, trainings)
+    result = _result(cell, run_bags, trainings, tables) | {
         # Of one processor: what runs beside it does not count.
         "seconds": round(time.process_time() - start, 1),
         "memory_mib": memory.mib(),
         "trained": trainings[0].method,
         "versions": versions(),
     }
-    ids, labels = run_bags.bags.ids, np.array(run_bags.bags.labels)
-    scored = [fold for training in trainings for fold in training.scored]
-    predictions = (row for fold in scored for row in fold.predictions(ids, labels))
     history = [row for training in trainings for row in training.history]
-    write_atomically(folder / "predictions.csv", records_csv(predictions))
+    write_atomically(folder / "predictions.csv", records_csv(tables.predictions))
     write_atomically(folder / "history.csv", records_csv(history))
     write_json(folder / RESULT, result)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
@@ -71,26 +74,46 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _result(cell: Cell, run_bags: RunBags, trainings: Sequence[Training]) -> Row:
+def _result(
+    cell: Cell, run_bags: RunBags, trainings: Sequence[Training[Any]], tables: RunTables
+) -> Row:
     """The first part of `result.json`: settings, data, scores and size of the model."""
-    from scmil.bags.checks import patients_of
-
-    labels, patients = np.array(run_bags.bags.labels), patients_of(run_bags.bags)
-    scored = [fold for training in trainings for fold in training.scored]
-    located = {key: found for training in trainings for key, found in training.located.items()}
-    rows = _summary_rows(cell, scored, labels, patients)
     return {
         "format": FORMAT,
         "cell": cell.name,
         "digest": cell.digest,
         "data": {"digest": run_bags.inputs.digest, "bags": len(run_bags.inputs.ids)},
         "settings": cell.settings.to_json(),
-        "rows": [row | located_summary(row, located) for row in rows],
-        "folds": [fold.row(labels) | located_of_fold(fold, located) for fold in scored],
+        "rows": tables.rows,
+        "folds": tables.folds,
+        **({"metrics": list(tables.metrics)} if tables.metrics else {}),
         "parameters": trainings[0].parameters,
         "multiply_adds": trainings[0].multiply_adds,
         "density": trainings[0].density,
     }
+
+
+def _tables(cell: Cell, run_bags: RunBags, trainings: Sequence[Training[Any]]) -> RunTables:
+    """The tables of the task of the bags."""
+    scored = [fold for training in trainings for fold in training.scored]
+    if run_bags.bags.targets is not None:
+        return target_tables(run_bags.bags.targets, cell.protocols, scored)
+    located = {key: found for training in trainings for key, found in training.located.items()}
+    return _class_tables(cell, run_bags.bags, scored, located)
+
+
+def _class_tables(
+    cell: Cell, bags: BagSet, scored: Sequence[ScoredFold], located: Located
+) -> RunTables:
+    from scmil.bags.checks import patients_of
+
+    labels = np.array(bags.labels)
+    rows = _summary_rows(cell, scored, labels, patients_of(bags))
+    return RunTables(
+        [row | located_summary(row, located) for row in rows],
+        [fold.row(labels) | located_of_fold(fold, located) for fold in scored],
+        (row for fold in scored for row in fold.predictions(bags.ids, labels)),
+    )
 
 
 def _delete_other_checkpoints(folder: Path, digest: str) -> None:
@@ -117,7 +140,11 @@ def _summary_rows(
         return rows
     patient_labels = labels[[positions[0] for positions in slides]]
     further = [
-        summarise([_of_patients(fold, slides) for fold in folds], patient_labels, None)
+        summarise(
+            [_of_patients(fold, slides, cell.settings.data.pooling) for fold in folds],
+            patient_labels,
+            None,
+        )
         for folds in by_protocol.values()
     ]
     return [{"level": "slide", **row} for row in rows] + [
@@ -137,12 +164,12 @@ def _slides_by_patient(
     return None if mixed or len(slides) in (0, len(labels)) else list(slides.values())
 
 
-def _of_patients(fold: ScoredFold, slides: Sequence[Sequence[int]]) -> ScoredFold:
-    """The same fold with a row per patient: the mean probability over the slides."""
+def _of_patients(fold: ScoredFold, slides: Sequence[Sequence[int]], pooling: str) -> ScoredFold:
+    """The same fold with a row per patient: the mean or largest probability over the slides."""
     row = {position: place for place, position in enumerate(fold.test)}
     tested = [number for number, positions in enumerate(slides) if positions[0] in row]
     means = [
-        fold.probabilities[[row[position] for position in slides[number]]].mean(0)
+        pool_slides(fold.probabilities[[row[position] for position in slides[number]]], pooling)
         for number in tested
     ]
     return replace(fold, test=tuple(tested), probabilities=np.stack(means))

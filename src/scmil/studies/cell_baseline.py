@@ -4,6 +4,7 @@ the features, or of the output of a layer that is not trained.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,18 +22,19 @@ if TYPE_CHECKING:
     from scmil.bags.splits import Split
 
 
-def train_baseline(task: Task, stage: Stage) -> Training:
+def train_baseline(task: Task, stage: Stage) -> Training[ScoredFold]:
     """Train a logistic regression on the same splits.
 
     Its regularisation is chosen on the validation split, or on one inside the training bags.
     """
     labels, protocol = task.labels, task.cell.settings.protocol
     scored: list[ScoredFold] = []
-    losses, densities = [], []
-    of_features = None if task.cell.settings.model.has_layer else _of_features(task)
+    losses: list[float] = []
+    densities: list[float | None] = []
+    of_features = None if task.cell.settings.model.has_layer else inputs_of_features(task)
     for place in task.folds(stage.kind):
         repeat, fold, split = place
-        inputs = of_features or _of_layer(task, place)
+        inputs = of_features or inputs_of_layer(task, place)
         inner = _with_validation(task, split, model_seed(protocol.seed, repeat, fold))
         x, train = inputs.x, list(split.train)
         strength = baseline.choose_strength(x, labels, inner.train, inner.valid, task.classes)
@@ -46,9 +48,15 @@ def train_baseline(task: Task, stage: Stage) -> Training:
         history_without_test(stage.kind, [float(np.mean(losses))]),
         fitted.parameters,
         fitted.multiply_adds,
-        None if None in densities else round(float(np.mean(densities)), 4),  # type: ignore[arg-type]
+        mean_density(densities),
         "scikit-learn",
     )
+
+
+def mean_density(densities: Sequence[float | None]) -> float | None:
+    """The mean density of the codes over folds; None without codes."""
+    known = [density for density in densities if density is not None]
+    return round(float(np.mean(known)), 4) if len(known) == len(densities) else None
 
 
 def _with_validation(task: Task, split: Split, seed: int) -> Split:
@@ -62,18 +70,19 @@ def _with_validation(task: Task, split: Split, seed: int) -> Split:
     return with_validation(split, list(task.bags.labels), valid, seed, patients_of(task.bags))
 
 
-class _Inputs(NamedTuple):
+class BaselineInputs(NamedTuple):
     """Mean and maximum (bags, 2m) of all bags, and the density of the codes if there are any."""
 
     x: Numbers
     density: float | None
 
 
-def _of_features(task: Task) -> _Inputs:
-    return _Inputs(baseline.mean_and_max(task.bags), None)
+def inputs_of_features(task: Task) -> BaselineInputs:
+    """Mean and maximum of the features."""
+    return BaselineInputs(baseline.mean_and_max(task.bags), None)
 
 
-def _of_layer(task: Task, place: Fold) -> _Inputs:
+def inputs_of_layer(task: Task, place: Fold) -> BaselineInputs:
     """Mean and maximum of the output of the layer that networks would train.
 
     It has its initial weights: random ones, or a dictionary from the training bags of the fold.
@@ -99,4 +108,4 @@ def _of_layer(task: Task, place: Fold) -> _Inputs:
     with torch.no_grad():
         x = baseline.mean_and_max(replace(bag, features=model.refine(bag.features)) for bag in bags)
         sampled = [statistics(bags[i].features).density for i in train[:5]] if statistics else []
-    return _Inputs(x, float(np.mean(sampled)) if sampled else None)
+    return BaselineInputs(x, float(np.mean(sampled)) if sampled else None)

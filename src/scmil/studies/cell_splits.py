@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scmil.studies.data_sites import site_groups, split_by_site
 from scmil.studies.plan import Cell
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def _outer_splits(cell: Cell, bags: BagSet) -> list[list[Split]]:
 
     protocol, labels, groups = cell.settings.protocol, list(bags.labels), patients_of(bags)
     seed, repeats = protocol.seed, protocol.repeats
+    if (sites := site_groups(cell.settings.data, bags)) is not None:
+        return split_by_site(protocol, bags, sites)
     if protocol.splits is not None:
         return load_splits(protocol.splits, bags.ids)
     if protocol.kind == "official":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from scmil.studies.cell_splits import splits_of
 from scmil.studies.localise import Located
 from scmil.studies.plan import Cell, recipe_of
-from scmil.studies.protocols import Row, ScoredFold
+from scmil.studies.protocols import Row
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
     from scmil.bags.splits import Split
+    from scmil.studies.protocols import ScoredFold
     from scmil.studies.run_bags import RunBags
+    from scmil.studies.target_cell import TargetFold
+    from scmil.training.fold import TrainingOptions
     from scmil.training.recipes import Recipe
+
+DEVICE, PRECISION = "cpu", "float32"  # if the settings name none
+CHECKPOINTS = "checkpoints"
+AnyFold = TypeVar("AnyFold", bound="ScoredFold | TargetFold")
 
 
 class Fold(NamedTuple):
@@ -59,6 +66,20 @@ class Task:
         """How it is trained."""
         return recipe_of(self.cell.settings.model, self.cell.settings.training)
 
+    @property
+    def options(self) -> TrainingOptions:
+        """How a single fold is trained, apart from the recipe."""
+        from scmil.training.fold import TrainingOptions
+
+        settings = self.cell.settings
+        return TrainingOptions(
+            settings.protocol.seed,
+            settings.data.standardise,
+            settings.training.class_weights,
+            settings.training.device or DEVICE,
+            settings.training.precision or PRECISION,
+        )
+
     def class_weights(self, split: Split) -> list[float] | None:
         """The weight of each class, for the training bags of a split."""
         from scmil.training.fitting import weigh_classes
@@ -77,10 +98,10 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Generic[AnyFold]):
     """The scores of all folds, and what the models cost."""
 
-    scored: list[ScoredFold]
+    scored: list[AnyFold]
     history: list[Row]
     parameters: int
     multiply_adds: int  # of one bag of median size
@@ -88,6 +109,16 @@ class Training:
     method: str  # all folds at once, fold by fold, or by scikit-learn
     # By protocol, repeat and fold, if lesions are annotated or instances have labels.
     located: Located = field(default_factory=dict)
+
+
+class RunTables(NamedTuple):
+    """The tables of a run: the summary of each protocol, each fold, and each prediction."""
+
+    rows: list[Row]
+    folds: list[Row]
+    predictions: Iterable[Row]
+    # Names of the metrics of another task than classes, in the order of results.csv.
+    metrics: tuple[str, ...] = ()
 
 
 class Stage(NamedTuple):
@@ -99,7 +130,7 @@ class Stage(NamedTuple):
     protocols: list[str]
 
 
-def by_protocol(scored: list[ScoredFold], protocols: Sequence[str]) -> list[ScoredFold]:
+def by_protocol(scored: list[AnyFold], protocols: Sequence[str]) -> list[AnyFold]:
     """Sort scored folds in the order of the protocols."""
     return sorted(scored, key=lambda one: protocols.index(one.protocol))
 
@@ -111,3 +142,16 @@ def history_without_test(kind: str, losses: Sequence[float]) -> list[Row]:
         {"training": kind, "epoch": epoch, "train_loss": f"{loss:.6g}", **blank}
         for epoch, loss in enumerate(losses, 1)
     ]
+
+
+def mean_history(kind: str, losses: Sequence[Sequence[float]]) -> list[Row]:
+    """The mean curve of the training loss over folds, some of which stopped early.
+
+    >>> [row["train_loss"] for row in mean_history("inner", [[1.0, 0.5], [0.5]])]
+    ['0.75', '0.5']
+    """
+    table = np.full((max(map(len, losses)), len(losses)), np.nan)
+    for place, own in enumerate(losses):
+        table[: len(own), place] = own
+    means = [float(np.nanmean(row)) for row in table if not np.isnan(row).all()]
+    return history_without_test(kind, means)

@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scmil.core.run_format import TEST_TUNED
 from scmil.studies.cell_baseline import train_baseline
+from scmil.studies.cell_costs import density_of, multiply_adds_of
 from scmil.studies.cell_splits import model_seed
-from scmil.studies.cell_task import Fold, Stage, Task, Training, by_protocol, history_without_test
+from scmil.studies.cell_task import (
+    CHECKPOINTS,
+    DEVICE,
+    PRECISION,
+    Fold,
+    Stage,
+    Task,
+    Training,
+    by_protocol,
+    mean_history,
+)
+from scmil.studies.ensemble import MODELS, write_fold_model
 from scmil.studies.localise import FROC, froc_of_model, rank_by_model
 from scmil.studies.plan import build_from_settings
 from scmil.studies.protocols import Row, ScoredFold, history_rows, score
+from scmil.studies.target_training import train_target_baseline, train_target_networks
 
 if TYPE_CHECKING:
-    from scmil.bags.bag import BagSet
-    from scmil.bags.splits import Split
     from scmil.models.model import MILModel
     from scmil.training.recipes import Recipe
 
@@ -27,8 +36,6 @@ if TYPE_CHECKING:
 # after the other on bags that are read when they are needed: a step on a slide is long enough to
 # keep a processor busy by itself.
 LARGE = 500_000_000
-DEVICE, PRECISION = "cpu", "float32"  # of training all folds at once
-CHECKPOINTS = "checkpoints"
 Progress = Callable[[str, int, int], None]  # run, epochs done, epochs in all
 
 
@@ -41,18 +48,20 @@ class _Batch(NamedTuple):
     recipe: Recipe
 
 
-def train_folds(task: Task, progress: Progress | None) -> list[Training]:
+def train_folds(task: Task, progress: Progress | None) -> list[Training[Any]]:
     """Train and score all folds by all selection protocols.
 
     `last` and `test-tuned` use the same models; `nested` trains on fewer bags, to have a validation
-    split to choose on.
+    split to choose on. Bags with targets of another task than classes have folds of that task.
     """
-    cell = task.cell
+    cell, is_class = task.cell, task.bags.targets is None
+    networks = _train_networks if is_class else train_target_networks
+    baseline = train_baseline if is_class else train_target_baseline
     full = [name for name in cell.protocols if name != "nested"]
     stages = [Stage("full", full)] * bool(full)
     stages += [Stage("inner", ["nested"])] * ("nested" in cell.protocols)
     epochs = task.recipe.epochs
-    trainings = []
+    trainings: list[Training[Any]] = []
     for done, stage in enumerate(stages):
 
         def report(epoch: int, done: int = done) -> None:
@@ -60,14 +69,16 @@ def train_folds(task: Task, progress: Progress | None) -> list[Training]:
                 progress(cell.name, done * epochs + epoch, len(stages) * epochs)
 
         if cell.settings.model.is_network:
-            trainings.append(_train_networks(task, stage, report))
+            trainings.append(networks(task, stage, report))
         else:
-            trainings.append(train_baseline(task, stage))
+            trainings.append(baseline(task, stage))
             report(epochs)
     return trainings
 
 
-def _train_networks(task: Task, stage: Stage, progress: Callable[[int], None]) -> Training:
+def _train_networks(
+    task: Task, stage: Stage, progress: Callable[[int], None]
+) -> Training[ScoredFold]:
     from scmil.models.cost import count_parameters
 
     settings, folds, recipe = task.cell.settings, task.folds(stage.kind), task.recipe
@@ -99,8 +110,8 @@ def _train_networks(task: Task, stage: Stage, progress: Callable[[int], None]) -
         scored,
         history,
         count_parameters(models[0]),
-        _multiply_adds(models[0], facts.median, facts.dim),
-        _density(models, task.bags, splits, settings.data.standardise),
+        multiply_adds_of(models[0], facts.median, facts.dim),
+        density_of(models, task.bags, splits, settings.data.standardise),
         "fold by fold" if one_by_one else "all folds at once",
         located,
     )
@@ -131,6 +142,7 @@ def _must_train_one_by_one(task: Task, recipe: Recipe, models: Sequence[MILModel
         or (device or DEVICE, precision or PRECISION) != (DEVICE, PRECISION)
         # A model has to end as it was in the epoch that was chosen.
         or settings.localisation is not None
+        or bool(settings.training.keep_models)
     )
 
 
@@ -189,12 +201,9 @@ def _train_one_by_one(
 
         checkpoint = task.folder / CHECKPOINTS / f"{stage.kind}-{place}.safetensors"
         results.append(_train_fold(task, stage.protocols, model, fold, recipe, checkpoint, report))
-    losses = np.full((recipe.epochs, len(folds)), np.nan)
-    for place, result in enumerate(results):
-        losses[: len(result.train_loss), place] = result.train_loss
-    means = [float(np.nanmean(row)) for row in losses if not np.isnan(row).all()]
     scored = [one for result in results for one in result.scored]
-    return by_protocol(scored, stage.protocols), history_without_test(stage.kind, means)
+    history = mean_history(stage.kind, [result.train_loss for result in results])
+    return by_protocol(scored, stage.protocols), history
 
 
 def _train_fold(
@@ -207,16 +216,9 @@ def _train_fold(
     progress: Callable[[int], None],
 ) -> _FoldResult:
     """Train one fold; an interrupted training continues from its checkpoint."""
-    from scmil.training.fold import TrainingOptions, train_fold
+    from scmil.training.fold import train_fold
 
-    settings, split = task.cell.settings, fold.split
-    options = TrainingOptions(
-        settings.protocol.seed,
-        settings.data.standardise,
-        settings.training.class_weights,
-        settings.training.device or DEVICE,
-        settings.training.precision or PRECISION,
-    )
+    split = fold.split
     # To select on the test bags, every epoch is needed, which no checkpoint keeps.
     every_epoch = TEST_TUNED in protocols
     trained = train_fold(
@@ -224,12 +226,15 @@ def _train_fold(
         task.bags,
         split,
         recipe,
-        options,
+        task.options,
         evaluate=[*split.test, *split.valid],
         every_epoch=every_epoch,
         checkpoint=None if every_epoch else checkpoint,
         progress=progress,
     )
+    if task.cell.settings.training.keep_models:
+        kept = task.folder / MODELS / checkpoint.stem
+        write_fold_model(kept, model, trained, task.bags.ids, split)
     first = recipe.first_candidate
     scored = [
         score(name, *fold, trained.probabilities, task.labels, first=first) for name in protocols
@@ -237,41 +242,3 @@ def _train_fold(
     if not every_epoch:
         scored = [replace(one, epoch=trained.epoch) for one in scored]
     return _FoldResult(scored, trained.history.train_loss)
-
-
-def _multiply_adds(model: MILModel, instances: int, dim: int) -> int:
-    """Multiply-adds of one bag, by the plain form of the layer: the counter sees no NumPy code."""
-    from scmil.models.cost import count_multiply_adds
-
-    refine = model.refine
-    fused = getattr(refine, "fused", None)
-    if fused:
-        refine.fused = False  # type: ignore[assignment]
-    try:
-        return count_multiply_adds(model, instances, dim)
-    finally:
-        if fused:
-            refine.fused = True  # type: ignore[assignment]
-
-
-def _density(
-    models: Sequence[MILModel], bags: BagSet, splits: Sequence[Split], standardise: bool
-) -> float | None:
-    """Fraction of coefficients that are not zero, over some training bags of every fold.
-
-    None for models without a sparse code.
-    """
-    import torch
-
-    from scmil.bags.scaling import streamed_moments
-
-    densities = []
-    for model, split in zip(models, splits, strict=True):
-        statistics = getattr(model.refine, "statistics", None)
-        if statistics is None:
-            return None
-        train = bags.subset(split.train)
-        inputs = streamed_moments(train).apply_to_bags(train) if standardise else train
-        with torch.no_grad():
-            densities += [statistics(model.embed(bag.features)).density for bag in inputs[:5]]
-    return round(float(np.mean(densities)), 4)

@@ -27,6 +27,13 @@ class ComparisonResult(NamedTuple):
 
 
 BASELINE_ARM = "logistic regression on mean and maximum"
+# The linear baseline of each other task.
+BASELINES = {
+    "survival": "Cox regression",
+    "regression": "ridge regression",
+    "ordinal": "ridge regression",
+    "multilabel": "logistic regression",
+}
 # The layers in front of an aggregator that a comparison knows, and how its report describes them.
 LAYERS = {
     "sc": "with sparse coding",
@@ -48,10 +55,12 @@ def comparison(
     selection: str = "nested",
     atoms: int = 256,
     refine: Sequence[str] = DEFAULT_LAYERS,
+    loss: str | None = None,
 ) -> Page:
     """The experiment as a TOML file would describe it.
 
-    `refine` names the layers that are placed in front of each aggregator, see `LAYERS`.
+    `refine` names the layers that are placed in front of each aggregator, see `LAYERS`; `loss` is
+    that of another task than classes.
 
     >>> document = comparison(DataSettings("musk1", True), ["dsmil"])
     >>> [arm["name"] for arm in document["arms"]]
@@ -76,13 +85,15 @@ def comparison(
             }
             for layer in layers
         ]
-    arms.append({"name": BASELINE_ARM, "model": {"aggregator": baseline.NAME}})
+    linear = BASELINES.get(data.task or "", "logistic regression")
+    arms.append({"name": f"{linear} on mean and maximum", "model": {"aggregator": baseline.NAME}})
+    training = {"epochs": epochs, "loss": loss}
     return {
         "title": f"{Path(data.dataset).stem} · does sparse coding help?",
-        "about": _about(layers),
+        "about": _about(layers, linear),
         "data": data.to_json(),
         "protocol": {"folds": folds, "repeats": repeats, "seed": seed, "selection": [selection]},
-        "training": {"recipe": recipe, **({} if epochs is None else {"epochs": epochs})},
+        "training": {"recipe": recipe, **{k: v for k, v in training.items() if v is not None}},
         "arms": arms,
     }
 
@@ -93,11 +104,11 @@ def _checked_layers(refine: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(refine))
 
 
-def _about(layers: Sequence[str]) -> str:
+def _about(layers: Sequence[str], linear: str) -> str:
     parts = ["Each aggregator without sparse coding", *(LAYERS[layer] for layer in layers)]
     text = ", ".join(parts[:-1]) + f", and {parts[-1]}" if len(parts) > 1 else parts[0]
     return (
-        f"{text}, on the same splits and from the same seeds; beside them a logistic regression on "
+        f"{text}, on the same splits and from the same seeds; beside them a {linear} on "
         "the mean and the maximum of each bag's features, which is not a network."
     )
 

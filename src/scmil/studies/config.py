@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from scmil.bags.patient_bags import PATIENT_MODES
 from scmil.core.limits import BOUNDS, problem
 from scmil.core.run_format import PROTOCOLS, TEST_TUNED
 from scmil.errors import OptionError, ScmilError
+from scmil.studies.from_settings import check_model, recipe_of, rule_of, without_partly_annotated
 from scmil.studies.problems import Problems, suggestion
 from scmil.studies.settings import (
     TRAINING_KEYS,
     LocalisationSettings,
     ModelSettings,
+    TaskOptions,
     TrainingSettings,
-    check_model,
-    recipe_of,
-    rule_of,
-    without_partly_annotated,
 )
 from scmil.training import baseline
 
@@ -63,7 +62,11 @@ RECIPE_KEYS = (
     "regularisation",
 )
 # Optional keys without a default: settings without them do not contain them.
-DATA_TEXTS = ("name", "labels", "label", "key", "format", "missing")
+TARGET_KEYS = tuple(each.name for each in fields(TaskOptions))
+DATA_TEXTS = (
+    *("name", "labels", "label", "key", "format", "missing", "patient", "site"),
+    *TARGET_KEYS,
+)
 DATA_SWITCHES = ("allow_missing", "drop_unlabelled")
 KEYS: dict[str, tuple[str, ...]] = {
     "data": (*DEFAULTS["data"], *DATA_TEXTS, *DATA_SWITCHES),
@@ -167,6 +170,10 @@ def check_data(
     for key in DATA_TEXTS:
         if not isinstance(data.get(key, ""), str):
             problems.add(f"[data] {key} = {data[key]!r}: expected a string.")
+    if data.get("patient") not in (None, *PATIENT_MODES):
+        problems.add(
+            f"[data] patient = {data['patient']!r}: expected one of {', '.join(PATIENT_MODES)}."
+        )
     if data["standardise"] is None:
         data["standardise"] = standardised_by_default(str(data["dataset"]))
     for key in ("standardise", *DATA_SWITCHES):
@@ -263,6 +270,8 @@ def check_training(model: Table, training: Table, problems: Problems) -> None:
     if settings.precision not in (None, *PRECISIONS):
         names = " or ".join(map(repr, PRECISIONS))
         problems.add(f"[training] precision = {settings.precision!r}: expected {names}.")
+    if settings.keep_models not in (None, True, False):
+        problems.add(f"[training] keep_models = {settings.keep_models!r}: expected true or false.")
     if settings.device is not None and not isinstance(settings.device, str):
         problems.add(
             f"[training] device = {settings.device!r}: expected a name such as 'cpu', 'cuda' or "

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scmil.errors import DataError
+from scmil.studies.from_settings import rule_of
 from scmil.studies.protocols import Row, ScoredFold
-from scmil.studies.settings import RunSettings, rule_of
+from scmil.studies.settings import RunSettings
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet

@@ -6,16 +6,23 @@ import html
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scmil.bags.checks import BagSummary
+from scmil.core.run_format import MAIN_METRICS
 from scmil.core.text import printable
-from scmil.stats.metrics import METRICS
+from scmil.report.fold_estimates import CLASS_METRICS, fold_estimates
+from scmil.report.target_model_page import metric_name
 from scmil.studies.model_folder import Page
 
 if TYPE_CHECKING:
     from scmil.models.model import MILModel
+    from scmil.studies.answers import Answers
+
+STRATA = {
+    "survival": "event",
+    "regression": "values above and below the median",
+    "ordinal": "grades above and below the median",
+    "multilabel": "the label whose values are most equally frequent",
+}
 
 # Characters with a meaning in Markdown: emphasis, links, headings, the starts of lists and rules,
 # and addresses that become links without marks.
@@ -35,22 +42,19 @@ def escape_markdown(value: object) -> str:
     return MARKS.sub(r"\\\g<0>", html.escape(printable(value), quote=False))
 
 
-def card(
-    model: MILModel, study: Page, metrics: Page, facts: BagSummary, labels: NDArray[np.int64]
-) -> str:
+def card(model: MILModel, study: Page, metrics: Page, facts: BagSummary, answers: Answers) -> str:
     """Return the model card: architecture, training data, performance and limitations."""
     from scmil.models.cost import count_parameters
 
-    settings, classes = study["settings"], study["classes"]
+    settings = study["settings"]
     coded = "with sparse coding" if settings["model"]["sparse_coding"] else "without sparse coding"
-    names = ", ".join(map(escape_markdown, classes))
     versions = ", ".join(f"{key} {value}" for key, value in study["versions"].items())
     lines = [
         f"# {escape_markdown(settings['model']['aggregator'])} {coded}",
         "",
-        f"A classifier of {len(classes)} classes: {names}. {count_parameters(model)} parameters.",
+        f"{_purpose(study)} {count_parameters(model)} parameters.",
         "",
-        *_training_data(study, facts, labels),
+        *_training_data(study, facts, answers),
         *_performance(metrics),
         "",
         "## Limitations",
@@ -65,12 +69,38 @@ def card(
     return "\n".join(lines)
 
 
-def _training_data(study: Page, facts: BagSummary, labels: NDArray[np.int64]) -> list[str]:
+def _purpose(study: Page) -> str:
+    """Return the sentence on what the model predicts."""
+    names = ", ".join(map(escape_markdown, study["classes"]))
+    kinds = {
+        "survival": "A model of the time to an event (`{time}`, `{event}`): its answer is a risk.",
+        "regression": "A model of a number: {names}.",
+        "ordinal": "A model of {count} ordered grades: {names}.",
+        "multilabel": "A model of {count} labels: {names}.",
+    }
+    sentence = kinds.get(study.get("task", ""), "A classifier of {count} classes: {names}.")
+    columns = {
+        key: escape_markdown(str(study.get("target", {}).get(key, ""))) for key in ("time", "event")
+    }
+    return sentence.format(count=len(study["classes"]), names=names, **columns)
+
+
+def _selection(study: Page) -> str:
+    """Return the line on the epoch that was chosen, and the threshold or cut-off."""
+    if "task" not in study:
+        return (
+            f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation AUC; the "
+            f"threshold {study['threshold']:.4g} was chosen on the validation split too"
+        )
+    score = MAIN_METRICS[study["task"]].name
+    line = f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation {score}"
+    if study["cut_off"] is None:
+        return line
+    return f"{line}; a risk above {study['cut_off']:.4g}, the median of the training split, is high"
+
+
+def _training_data(study: Page, facts: BagSummary, answers: Answers) -> list[str]:
     """Return the lines on the bags, their provenance and their split."""
-    counts = ", ".join(
-        f"{escape_markdown(name)} {int((labels == i).sum())}"
-        for i, name in enumerate(study["classes"])
-    )
     provenance = ", ".join(
         f"{escape_markdown(key)} {escape_markdown(value)}"
         for key, value in study["contract"].items()
@@ -79,12 +109,12 @@ def _training_data(study: Page, facts: BagSummary, labels: NDArray[np.int64]) ->
     return [
         "## Training data",
         "",
-        f"- {len(labels)} bags ({counts}); median number of instances per bag: {facts.median}",
+        f"- {len(facts.sizes)} bags ({answers.composition()}); median number of instances per bag: "
+        f"{facts.median}",
         f"- provenance: {provenance}; bags with another provenance are rejected",
         *_licence_lines(study),
-        f"- split by patient, stratified by class: {sizes}",
-        f"- epoch {study['best_epoch']} of {study['epochs']} has the best validation AUC; the "
-        f"threshold {study['threshold']:.4g} was chosen on the validation split too",
+        f"- split by patient, stratified by {STRATA.get(study.get('task', ''), 'class')}: {sizes}",
+        _selection(study),
         *(f"- {escape_markdown(note)}" for note in study["notes"]),
         "",
     ]
@@ -102,19 +132,21 @@ def _performance(metrics: Page) -> list[str]:
             "",
         ]
     lines += ["| metric | value | 95 % interval, over patients |", "|---|---:|---:|"]
-    for metric in METRICS:
+    for metric, estimate in metrics[split][level].items():
+        if not isinstance(estimate, dict):  # numbers of slides and patients
+            continue
         value, low, high = (
-            "–" if number is None else f"{number:.3f}"
-            for number in metrics[split][level][metric].values()
+            "–" if number is None else f"{number:.3f}" for number in estimate.values()
         )
-        lines.append(f"| {metric.replace('_', ' ')} | {value} | {low} to {high} |")
-    lines += ["", f"Intervals: {metrics['intervals']}."]
+        name = metric_name(metric) if "task" in metrics else metric.replace("_", " ")
+        lines.append(f"| {escape_markdown(name)} | {value} | {low} to {high} |")
+    lines += ["", f"Intervals: {metrics['intervals'].rstrip('.')}."]
     for row in metrics.get("cross_validation", []):
         name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        lines += [
-            "",
-            f"Cross-validation ({name}): accuracy {row['accuracy']:.3f}, AUC {row['auc']:.3f}.",
-        ]
+        main = MAIN_METRICS.get(metrics.get("task", ""))
+        shown = [(main.column, main.name)] if main else CLASS_METRICS
+        scores = fold_estimates(row, methods=main is None, shown=shown)
+        lines += ["", f"Cross-validation ({name}): {scores}."]
     return lines
 
 

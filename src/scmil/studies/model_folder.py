@@ -7,9 +7,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from scmil.bags.targets import target_from_json
 from scmil.core.limits import Bound, bounded, check_overlap
 from scmil.core.tables import read_json
 from scmil.errors import DataError, ModelFileError
+from scmil.models.answers import answer_names
 
 FORMAT = "scmil-study-1"
 STUDY = "study.json"
@@ -44,9 +46,11 @@ def check_study(path: Path, study: Page, classes: int, dim: int | None) -> None:
         _check_classes_and_split(study, classes)
         if study["threshold"] is not None:
             bounded("threshold", study["threshold"], "threshold")
+        if study.get("temperature") is not None:
+            bounded("temperature", study["temperature"], "temperature")
         _check_provenance(study["contract"])
         if study["scaling"] is not None:
-            _check_scaling(study["scaling"], dim)
+            check_scaling(study["scaling"], dim)
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelFileError(
             f"{path}: incomplete or wrong ({type(error).__name__} {error}). Train the model again."
@@ -60,12 +64,22 @@ def check_study(path: Path, study: Page, classes: int, dim: int | None) -> None:
 def _check_classes_and_split(study: Page, classes: int) -> None:
     names, split = study["classes"], study["split"]
     aggregator = study["settings"]["model"]["aggregator"]
-    if not _are_names(names) or len(names) != classes:
+    if study.get("target") is not None:
+        _check_target(study)
+    elif not _are_names(names) or len(names) != classes:
         raise DataError(f"classes are not the names of {classes} classes")
     if not isinstance(aggregator, (str, dict)) or not isinstance(split, dict):
         raise DataError("split or settings have a wrong type")
     if not all(map(_are_names, split.values())):
         raise DataError("split does not consist of lists of slide names")
+
+
+def _check_target(study: Page) -> None:
+    target = target_from_json(study["target"])
+    if list(answer_names(target)) != study["classes"] or study["task"] != target.task:
+        raise DataError("task, target and classes do not agree")
+    if study["cut_off"] is not None and not FINITE.holds(study["cut_off"]):
+        raise DataError("cut_off is not a finite number")
 
 
 def _are_names(value: Any) -> bool:
@@ -84,7 +98,8 @@ def _check_provenance(contract: Page) -> None:
     check_overlap(contract.get("size_px") or 2**13, contract.get("overlap_px") or 0, "contract")
 
 
-def _check_scaling(scaling: Page, dim: int | None) -> None:
+def check_scaling(scaling: Page, dim: int | None) -> None:
+    """Raise DataError if a recorded scaling is not `dim` finite means and deviations."""
     for key in ("mean", "deviation"):
         values = scaling[key]
         if len(values) != (dim or len(values)) or not all(map(FINITE.holds, values)):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scmil.bags.splits import Split
 from scmil.stats.bootstrap import draw_positions, percentile_interval
-from scmil.stats.groups import group_positions
+from scmil.stats.groups import group_positions, pool_slides
 from scmil.stats.metrics import METRICS, score_all
 from scmil.stats.small_samples import METHODS, UNKNOWN, metric_intervals
 from scmil.studies.model_folder import Page
@@ -23,7 +23,12 @@ DRAWS = 1000  # of the bootstrap
 
 
 def metrics_of_splits(
-    bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float
+    bags: BagSet,
+    split: Split,
+    labels: NDArray[np.int64],
+    p: Numbers,
+    threshold: float,
+    pooling: str = "mean",
 ) -> Page:
     """Return every metric of every split, by slide and, if patients have several, by patient."""
     patients = bags.patients
@@ -35,15 +40,15 @@ def metrics_of_splits(
         groups = [f"bag {i}" if patients[i] is None else str(patients[i]) for i in positions]
         y, q = labels[positions], p[positions]
         page[name] = {"slide": interval_of_all(y, q, groups, threshold)}
-        if per_patient := _average_by_patient(y, q, groups):
+        if per_patient := pool_by_patient(y, q, groups, pooling):
             page[name]["patient"] = interval_of_all(*per_patient, None, threshold)
     return page
 
 
-def _average_by_patient(
-    labels: NDArray[np.int64], p: Numbers, groups: Sequence[str]
+def pool_by_patient(
+    labels: NDArray[np.int64], p: Numbers, groups: Sequence[str], pooling: str = "mean"
 ) -> tuple[NDArray[np.int64], Numbers] | None:
-    """Return the label and the mean probabilities of each patient.
+    """Return the label and the mean or largest probabilities of each patient.
 
     None if every patient has one slide, or if the slides of a patient have different labels.
     """
@@ -52,7 +57,7 @@ def _average_by_patient(
     if len(members) == len(labels) or mixed:
         return None
     first = labels[[slides[0] for slides in members]]
-    return first, np.stack([p[slides].mean(0) for slides in members])
+    return first, np.stack([pool_slides(p[slides], pooling) for slides in members])
 
 
 def _sorted_groups(groups: Sequence[str]) -> list[NDArray[np.int64]]:
@@ -88,9 +93,15 @@ def interval_of_all(
     for metric, column in zip(METRICS, np.array(scores).T, strict=True):
         resampled = percentile_interval(column) if len(members) > 1 else UNKNOWN
         low, high = intervals.get(metric, resampled)
-        page[metric] = {"value": _plain(values[metric]), "low": _plain(low), "high": _plain(high)}
+        page[metric] = estimate_json(values[metric], low, high)
     return page
 
 
-def _plain(value: float) -> float | None:
+def estimate_json(value: float, low: float, high: float) -> Page:
+    """Return a metric with the limits of its interval as JSON, None where they are not finite."""
+    return {"value": plain_number(value), "low": plain_number(low), "high": plain_number(high)}
+
+
+def plain_number(value: float) -> float | None:
+    """The number as files hold it: six decimals, None if it is not finite."""
     return round(float(value), 6) if np.isfinite(value) else None

@@ -19,6 +19,7 @@ from scmil.core.regular_files import check_regular
 from scmil.errors import ConfigError, ScmilError
 from scmil.studies import config
 from scmil.studies.config import DEFAULTS
+from scmil.studies.from_settings import build_from_settings, check_model, recipe_of, rule_of
 from scmil.studies.grid import Draft, expand, get_value, set_value
 from scmil.studies.problems import Problems
 from scmil.studies.settings import (
@@ -29,11 +30,8 @@ from scmil.studies.settings import (
     RunSettings,
     TrainingSettings,
     aggregator_of,
-    build_from_settings,
-    check_model,
-    recipe_of,
-    rule_of,
 )
+from scmil.studies.target_checks import TaskChecks
 
 __all__ = [
     "DEFAULTS",
@@ -232,6 +230,7 @@ def _check_drafts(drafts: Sequence[Draft], where: _Where, problems: Problems) ->
     ready = {status.name: status for status in datasets.dataset_status(where.data)}
     folders = [where.folder, *([where.data] if where.data else [])]
     checked: set[str] = set()
+    tasks = TaskChecks(problems)
     for draft in drafts:
         tables = draft.tables
         config.check_protocol(tables["protocol"], where.folder, problems)
@@ -244,3 +243,5 @@ def _check_drafts(drafts: Sequence[Draft], where: _Where, problems: Problems) ->
         config.check_data(tables["data"], ready, where.folder, required, problems)
         if "localisation" in tables:
             config.check_localisation(tables, folders, required, problems)
+        tasks.check(draft)
+    tasks.check_one_task()

@@ -14,13 +14,14 @@ import numpy as np
 
 from scmil.bags.encoder_names import card_name
 from scmil.bags.provenance import check_same_provenance
-from scmil.bags.scaling import scale_as_recorded
+from scmil.bags.targets import target_from_json
 from scmil.core.limits import bounded
 from scmil.core.outputs import Outputs
 from scmil.core.tables import records_csv
 from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError, WeightsError
 from scmil.stats.metrics import decide
 from scmil.studies.config import TABLES
+from scmil.studies.ensemble import predictor_of
 from scmil.studies.model_folder import (
     FORMAT,
     STUDY,
@@ -30,6 +31,7 @@ from scmil.studies.model_folder import (
     read_page,
 )
 from scmil.studies.model_metrics import Numbers
+from scmil.studies.target_metrics import answer_cells
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -41,10 +43,14 @@ RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d{1,18})", 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions for new bags, a row for each, and the bags that failed with their causes."""
+    """Predictions for new bags, a row for each, and the bags that failed with their causes.
+
+    With several `models`, the probabilities are their means, and `sd_` their standard deviations.
+    """
 
     rows: list[Page]
     failed: dict[str, str]
+    models: int = 1
 
 
 def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
@@ -75,6 +81,12 @@ def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
         )
     model = load_model(folder)
     check_study(path, study, int(model.spec["classes"]) if model.spec else 0, model.dim)
+    tasks = (None if model.objective is None else model.objective.task, study.get("task"))
+    if len({*tasks}) > 1:
+        raise ModelFileError(
+            f"{path}: the model is of the task {tasks[0] or 'class'!r}, the study of "
+            f"{tasks[1] or 'class'!r}. Copy the folder again, or train the model again."
+        )
     return model, study
 
 
@@ -107,11 +119,11 @@ def predict_folder(
         OutputError: `out` is a file of another origin, and `overwrite` is not set.
     """
     from scmil.core.jobs.failure_log import FailureLog, record_failure
-    from scmil.training.fitting import predict
 
     if out is not None:
         outputs_of(Path(out), overwrite)  # before the work
-    model, study = load_trained_model(folder)
+    predictor = predictor_of(folder, *load_trained_model(folder))
+    study = predictor.study
     rows: list[Page] = []
     failed: dict[str, str] = {}
     foreign: list[ShapeError] = []
@@ -120,18 +132,22 @@ def predict_folder(
             bag = bags[position]
             with record_mismatch(foreign):
                 check_same_provenance(study["contract"], bag, folder)
-            bag = scale_as_recorded(bag, study["scaling"])
-            [p] = predict(model, [bag], device=device).double().numpy()
+            p, spread = predictor.predict(bag, device)
             if not np.isfinite(p).all():
                 raise BagError(nan_message(bag_id))
-            rows.append(_row(study, bag, p))
+            rows.append(
+                _row(study, predictor.members[0][0], bag, p)
+                | predictor.spread_row(study["classes"], spread)
+            )
         if progress:
             progress(position + 1)
     raise_if_all(foreign, len(bags))
     if out is not None:
         out = Path(out)
         columns = ["slide_id", "case_id", "y_pred", *(f"p_{name}" for name in study["classes"])]
-        outputs_of(out, overwrite).write(out, records_csv(rows, columns))
+        columns += predictor.spread_columns(study["classes"])
+        further = [name for name in (rows[0] if rows else ()) if name not in columns]
+        outputs_of(out, overwrite).write(out, records_csv(rows, [*columns, *further]))
         failure_log = FailureLog(out.parent)
         for bag_id, cause in failed.items():
             failure_log.add(bag_id, "predict", cause)
@@ -140,7 +156,7 @@ def predict_folder(
             each for each in failure_log.read() if each.stage == "predict" and each.slide in good
         ]:
             failure_log.clear(failure.slide, failure.stage)
-    return Predicted(rows, failed)
+    return Predicted(rows, failed, len(predictor.members))
 
 
 def nan_message(bag_id: str) -> str:
@@ -174,10 +190,14 @@ def raise_if_all(foreign: Sequence[ShapeError], bags: int) -> None:
         raise foreign[0]
 
 
-def _row(study: Page, bag: Bag, p: Numbers) -> Page:
+def _row(study: Page, model: MILModel, bag: Bag, p: Numbers) -> Page:
+    first = {"slide_id": bag.id, "case_id": bag.patient or ""}
+    if model.objective is not None:
+        target = target_from_json(study["target"])
+        return first | answer_cells(target, model.objective, p, study["cut_off"])
     classes = study["classes"]
     predicted = classes[int(decide(p[None], study["threshold"])[0])]
-    return {"slide_id": bag.id, "case_id": bag.patient or "", "y_pred": predicted} | {
+    return {**first, "y_pred": predicted} | {
         f"p_{name}": f"{value:.7g}" for name, value in zip(classes, p, strict=True)
     }
 

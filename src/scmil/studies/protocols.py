@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.bags.splits import Split
+from scmil.stats.fold_intervals import FoldScores, mean_fold_auc_interval
 from scmil.stats.metrics import (
     METRICS,
     auc_many,
@@ -130,9 +131,9 @@ def summarise(
 ) -> Row:
     """Return the mean over repeats of the mean over folds, with deviations and an interval.
 
-    The interval is over bags (patients, if there are any): Wilson's for accuracy, a bootstrap for
-    the Brier score. The calibration error needs more bags than a fold has: it is taken over all
-    bags of a repeat.
+    The interval is over bags (patients, if there are any): Wilson's for accuracy, the score
+    interval of `mean_fold_auc_interval` for the AUC, a bootstrap for the Brier score. The
+    calibration error needs more bags than a fold has: it is taken over all bags of a repeat.
     """
     rows = [fold.row(labels) for fold in folds]
     repeats = sorted({fold.repeat for fold in folds})
@@ -176,6 +177,8 @@ def _metric_interval(
     labels: NDArray[np.int64],
     groups: Sequence[str | None] | None,
 ) -> tuple[float | None, float | None]:
+    if metric == "auc":
+        return _auc_interval(folds, labels, groups)
     if metric not in ("accuracy", "brier"):
         return None, None
     by_bag: dict[int, list[float]] = {}
@@ -195,6 +198,19 @@ def _metric_interval(
     interval = proportion_interval if metric == "accuracy" else bootstrap_interval
     low, high = interval(means, patients)
     return float(low), float(high)
+
+
+def _auc_interval(
+    folds: Sequence[ScoredFold], labels: NDArray[np.int64], groups: Sequence[str | None] | None
+) -> tuple[float | None, float | None]:
+    """The interval of the mean AUC over folds, over bags or patients."""
+    scores = []
+    for fold in folds:
+        own = [None if groups is None else groups[i] for i in fold.test]
+        units = [i if unit is None else unit for i, unit in zip(fold.test, own, strict=True)]
+        scores.append(FoldScores(labels[list(fold.test)], fold.probabilities, units))
+    low, high = mean_fold_auc_interval(scores, len({fold.repeat for fold in folds}))
+    return _or_none(float(low)), _or_none(float(high))
 
 
 def history_rows(

@@ -23,6 +23,7 @@ from scmil.stats.metrics import METRICS
 from scmil.studies.localise import LOCATED, SUFFIXES
 from scmil.studies.plan import Cell, Plan
 from scmil.studies.protocols import Row
+from scmil.studies.target_data import CLASS, read_data_targets
 
 COSTS = ("parameters", "multiply_adds", "seconds", "memory_mib", "density")
 DIGITS = 16  # of a digest, in tables
@@ -46,6 +47,7 @@ def describe_plan(plan: Plan) -> Row:
         "name": plan.name,
         "title": plan.title,
         "about": plan.about,
+        **_describe_task(plan),
         "arms": [{"name": name, "against": against} for name, against in plan.arms],
         "datasets": plan.datasets,
         "protocol": {key: value for key, value in first["protocol"].items() if key != "selection"},
@@ -64,6 +66,22 @@ def describe_plan(plan: Plan) -> Row:
         "published_note": plan.published_note,
         "versions": versions(),
     }
+
+
+def _describe_task(plan: Plan) -> Row:
+    """The task of the experiment and the target of each data set; nothing for classes."""
+    from scmil.bags.targets import target_json
+
+    targets = {}
+    for cell in plan.cells:
+        data = cell.settings.data
+        if data.task in (None, CLASS) or cell.dataset in targets:  # plans state other tasks
+            continue
+        if (found := read_data_targets(data)) is not None:
+            targets[cell.dataset] = target_json(found.target)
+    if not targets:
+        return {}
+    return {"task": next(iter(targets.values()))["task"], "targets": targets}
 
 
 def versions() -> dict[str, str]:
@@ -186,14 +204,20 @@ def _write_tables(finished: Sequence[tuple[_Place, Row]], out: Path) -> None:
         results += [{**first, **row, **cost, **made_from} for row in result["rows"]]
         folds += [{**first, **row} for row in result["folds"]]
         costs.append({**first, **{key: result.get(key) for key in (*COSTS, "trained")}})
-    names = [*METRICS, *(name for name in LOCATED if any(name in row for row in results))]
+    of_task = dict.fromkeys(name for _, result in finished for name in result.get("metrics", ()))
+    located = (name for name in LOCATED if any(name in row for row in results))
+    names = [*of_task] if of_task else [*METRICS, *located]
     metrics = [f"{metric}{suffix}" for metric in names for suffix in SUFFIXES]
     start = [*_Place._fields, "protocol"]
     end = ["parameters", "density", "seconds", "data"]
     level = ["level"] * any("level" in row for row in results)
-    columns = [*start, *level, "repeats", "folds", "bags", *metrics, *end]
+    counts = [name for name in ("patients", "events") if any(name in row for row in results)]
+    columns = [*start, *level, "repeats", "folds", "bags", *counts, *metrics, *end]
     write_atomically(out / "results.csv", records_csv(results, columns))
-    columns = [*start, "repeat", "fold", "bags", *names, "epoch", "threshold"]
+    if of_task:
+        names = [name for name in names if any(name in row for row in folds)]
+    chosen = ["epoch"] if of_task else ["epoch", "threshold"]
+    columns = [*start, "repeat", "fold", "bags", *names, *chosen]
     write_atomically(out / "folds.csv", records_csv(folds, columns))
     columns = [*_Place._fields, *COSTS, "trained"]
     write_atomically(out / "costs.csv", records_csv(costs, columns))

@@ -64,7 +64,8 @@ def open_run_bags(cell: Cell, out: Path, data: Path | None = None) -> RunBags:
     from scmil.bags.checks import check_classes, validate_bags
 
     bags = load_bags(cell.settings.data, data)
-    check_classes(bags)
+    if bags.targets is None:  # targets were checked when they were read
+        check_classes(bags)
     try:
         inputs = inputs_of(cell, bags, out)
     except DataError:
@@ -120,4 +121,6 @@ class _BagCache:
 def _with_loader(bags: BagSet, load: Callable[[str], Bag]) -> BagSet:
     from scmil.bags.bag import BagSet
 
-    return BagSet.lazy(bags.ids, load, bags.labels, bags.patients, bags.classes)
+    return BagSet.lazy(
+        bags.ids, load, bags.labels, bags.patients, bags.classes, targets=bags.targets
+    )

@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scmil.bags.patient_bags import join_slides
+from scmil.bags.target_bags import with_targets
 from scmil.core.atomic import write_atomically
 from scmil.core.fingerprint import Inputs, sha256_of_file, sha256_of_json, stat_of
 from scmil.errors import ConfigError, DataError, ScmilError
+from scmil.studies.config import TARGET_KEYS
+from scmil.studies.data_sites import site_digest
 from scmil.studies.plan import Cell
 from scmil.studies.settings import DataSettings
+from scmil.studies.target_data import read_data_targets
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
@@ -26,11 +31,18 @@ def load_bags(settings: DataSettings, data: Path | None = None) -> BagSet:
     from scmil.bags.checks import labelled
     from scmil.bags.datasets import load_dataset
 
+    targets = read_data_targets(settings, data)
     options = settings.to_json()
-    for key in ("dataset", "standardise", "name", "drop_unlabelled"):
+    own = ("dataset", "standardise", "name", "drop_unlabelled", "patient", "site")
+    of_table = () if targets is None else ("labels", "label", "missing")
+    for key in (*own, *TARGET_KEYS, *of_table):
         options.pop(key, None)
     bags = load_dataset(settings.dataset, data=data, **options)
-    return labelled(bags) if settings.drop_unlabelled else bags
+    if targets is not None:
+        bags = with_targets(bags, targets, drop_missing=bool(settings.drop_unlabelled))
+    elif settings.drop_unlabelled:
+        bags = labelled(bags)
+    return join_slides(bags) if settings.patient == "joined" else bags
 
 
 def inputs_of(cell: Cell, bags: BagSet, out: Path) -> Inputs:
@@ -171,7 +183,7 @@ def _file_digests(cell: Cell, bags: BagSet) -> dict[str, str]:
     own = cell.settings.localisation
     if own is not None and own.annotations is not None:
         digests["the annotations"] = annotations_digest(own.annotations, bags.ids)
-    return digests
+    return digests | site_digest(cell.settings.data, bags)
 
 
 def annotations_digest(folder: str | Path, slide_ids: Sequence[str]) -> str:

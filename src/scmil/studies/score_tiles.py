@@ -13,7 +13,7 @@ from scmil.bags.provenance import check_same_provenance
 from scmil.bags.scaling import scale_as_recorded
 from scmil.core.fingerprint import Mark, sha256_of_json
 from scmil.core.tables import write_json
-from scmil.errors import BagError, ScmilError, ShapeError
+from scmil.errors import BagError, OptionError, ScmilError, ShapeError
 from scmil.studies.model_folder import read_page
 from scmil.studies.predict import (
     load_trained_model,
@@ -21,6 +21,7 @@ from scmil.studies.predict import (
     raise_if_all,
     record_mismatch,
 )
+from scmil.studies.temperature import tempered
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -74,6 +75,11 @@ def score_folder(
     from scmil.models.tile_scores import score_bag
 
     network, study = load_trained_model(model)
+    if evidence and study.get("task") == "ordinal":
+        raise OptionError(
+            "evidence is not available for grades, because their probabilities are not linear in "
+            f"the contributions of tiles. Use the score probability:{study['classes'][-1]}."
+        )
     network = network.to(device)
     out = Path(model) / "maps" if out is None else Path(out)
     about = _about(Path(model), study)
@@ -100,6 +106,8 @@ def score_folder(
                     study["threshold"],
                     evidence=evidence,
                 )
+                p = tempered(scores.probabilities, study.get("temperature"))
+                scores = replace(scores, probabilities=p)
                 if not np.isfinite(scores.probabilities).all():
                     raise BagError(nan_message(bag_id))
                 write_scores(replace(scores, made_from=made_from), out)
@@ -159,6 +167,8 @@ def _about(model: Path, study: dict[str, Any]) -> dict[str, Any]:
     if "imported" in study:  # the same weights can be imported again with other settings
         keys = ("classes", "threshold", "contract", "scaling")
         digest = sha256_of_json([digest, page["model"], *(study[key] for key in keys)])
+    if study.get("temperature") is not None:
+        digest = sha256_of_json([digest, study["temperature"]])
     return {
         "model": model.resolve().name,
         "model_sha256": digest,
@@ -166,6 +176,7 @@ def _about(model: Path, study: dict[str, Any]) -> dict[str, Any]:
         "classes": list(study["classes"]),
         "threshold": study["threshold"],
         "split": study["split"],
+        **({"task": study["task"]} if "task" in study else {}),
     }
 
 

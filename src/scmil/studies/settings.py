@@ -6,25 +6,42 @@ were not given are left out, so that the digest of a run depends only on the giv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scmil.core.fingerprint import sha256_of_json
 from scmil.training import baseline
-
-if TYPE_CHECKING:
-    from scmil.models.model import MILModel
-    from scmil.stats.localisation import Rule
-    from scmil.training.recipes import Recipe
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class TaskOptions:
+    """What is predicted, as a user states it; None where the label table leaves no doubt.
+
+    Attributes:
+        task: One of `scmil.bags.targets.TASKS`.
+        time: Column of the times to an event.
+        event: Column of the events.
+        event_value: The word that means an event.
+        grades: Names of the grades from the lowest, separated by commas.
+    """
+
+    task: str | None = None
+    time: str | None = None
+    event: str | None = None
+    event_value: str | None = None
+    grades: str | None = None
+
+
+@dataclass(frozen=True)
 class DataSettings:
-    """`[data]`: which bags, and whether their features are standardised.
+    """`[data]`: which bags, what is predicted, and whether their features are standardised.
+
+    `patient` is one of `PATIENT_MODES`, "mean" if it is None. `task` is None for classes; for
+    several labels `label` has their columns, separated by commas.
 
     >>> DataSettings("bags", False, labels="labels.csv").to_json()
     {'dataset': 'bags', 'standardise': False, 'labels': 'labels.csv'}
@@ -40,10 +57,22 @@ class DataSettings:
     missing: str | None = None
     allow_missing: bool | None = None
     drop_unlabelled: bool | None = None
+    task: str | None = None
+    time: str | None = None
+    event: str | None = None
+    event_value: str | None = None
+    grades: str | None = None
+    patient: str | None = None
+    site: str | None = None  # column whose slides stay together in test splits
 
     def to_json(self) -> Json:
         """The table, without options that were not given."""
         return _without_none(asdict(self))
+
+    @property
+    def pooling(self) -> str:
+        """How predictions of the slides of a patient are combined: "mean" or "max"."""
+        return "max" if self.patient == "max" else "mean"
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> DataSettings:
@@ -110,21 +139,21 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """`[training]`: a recipe by name, changes of its values, class weights, device, precision."""
+    """`[training]`: a recipe by name, changes of its values, and options that are not of a recipe:
+    class weights, device, precision, and the loss of another task than classes.
+    """
 
     recipe: str = "paper"
     changes: Mapping[str, Any] = field(default_factory=dict)
     class_weights: str | list[float] | None = None
     device: str | None = None
     precision: str | None = None
+    loss: str | None = None
+    keep_models: bool | None = None
 
     def to_json(self) -> Json:
         """The table, without options that were not given."""
-        further = {
-            "class_weights": self.class_weights,
-            "device": self.device,
-            "precision": self.precision,
-        }
+        further = {key: getattr(self, key) for key in TRAINING_KEYS}
         return {"recipe": self.recipe, **self.changes, **_without_none(further)}
 
     @classmethod
@@ -138,7 +167,7 @@ class TrainingSettings:
 
 
 # Keys of `[training]` that are not values of a recipe.
-TRAINING_KEYS = ("class_weights", "device", "precision")
+TRAINING_KEYS = ("class_weights", "device", "precision", "loss", "keep_models")
 
 
 @dataclass(frozen=True)
@@ -232,12 +261,15 @@ class TrainSettings:
         patience: Epochs without improvement after which training stops; None: never.
         folds: Folds of a cross-validation; None: the model is tested on a test split instead.
         repeats: Repetitions of the cross-validation, each with new random folds.
+        keep_folds: Whether the models of the cross-validation are kept as an ensemble.
         valid: Fraction of patients in the validation split.
         test: Fraction of patients in the test split.
         class_weights: "balanced", or a weight for each class.
         device: Where it is trained.
         precision: Precision of matrix products.
         seed: Seed of the split, the initial weights and the order of bags.
+        loss: Loss of another task than classes, instead of its first one.
+        calibrate: Whether a temperature is fitted on the validation split.
     """
 
     aggregator: str = "abmil-gated"
@@ -247,12 +279,15 @@ class TrainSettings:
     patience: int | None = 20  # the official recipes for slides have 40 to 200 epochs
     folds: int | None = None
     repeats: int = 1
+    keep_folds: bool = False
     valid: float = 0.2
     test: float = 0.2
     class_weights: str | Sequence[float] | None = None
     device: str = "cpu"
     precision: str = "float32"
     seed: int = 0
+    loss: str | None = None
+    calibrate: bool = False
 
     @property
     def model(self) -> ModelSettings:
@@ -281,19 +316,19 @@ class TrainSettings:
                 "test": None if self.folds else self.test,
                 "folds": self.folds,
                 "repeats": self.repeats if self.folds else None,
+                **({"keep_folds": True} if self.keep_folds else {}),  # models of 0.6 have none
             },
             "class_weights": self.weights,
             "device": self.device,
             "precision": self.precision,
             "seed": self.seed,
+            **_without_none({"loss": self.loss}),
+            **({"calibrate": True} if self.calibrate else {}),
         }
 
 
 def _without_none(table: Json) -> Json:
     return {key: value for key, value in table.items() if value is not None}
-
-
-# ------------------------------------------------------------------------ objects made of settings
 
 
 def aggregator_of(model: ModelSettings) -> str:
@@ -304,69 +339,3 @@ def aggregator_of(model: ModelSettings) -> str:
     """
     own = model.aggregator
     return str(own.get("name") if isinstance(own, Mapping) else own)
-
-
-def build_from_settings(model: ModelSettings, dim: int, classes: int, seed: int | None) -> MILModel:
-    """Build the model that the settings describe."""
-    from scmil.models.model import build_model
-
-    return build_model(
-        dim,
-        classes,
-        model.aggregator,
-        model.sparse_coding or None,
-        refine=model.refine,
-        embed=model.embed,
-        seed=seed,
-    )
-
-
-def check_model(model: ModelSettings) -> None:
-    """Raise an error if no model can be built from the settings; no memory is allocated."""
-    import torch
-
-    with torch.device("meta"):
-        build_from_settings(model, dim=64, classes=2, seed=None)
-
-
-def recipe_of(model: ModelSettings, training: TrainingSettings) -> Recipe:
-    """The recipe by its name; "official" is the one that the authors of the aggregator published.
-
-    >>> settings = TrainingSettings("official", {"epochs": 3})
-    >>> recipe_of(ModelSettings("dsmil"), settings).betas
-    (0.5, 0.9)
-    """
-    from scmil.training import recipes
-
-    if training.recipe != "official":
-        return recipes.recipe(str(training.recipe), **training.changes)
-    if not model.is_network:
-        return recipes.Recipe(epochs=1)  # the baseline uses nothing of it
-    return replace(recipes.official(aggregator_of(model)), **training.changes)
-
-
-def rule_of(localisation: LocalisationSettings) -> Rule:
-    """The rule by which tile scores become detections.
-
-    >>> rule_of(LocalisationSettings(score="ratio")).score
-    'ratio'
-    """
-    from scmil.stats.localisation import Rule
-
-    own = localisation
-    return Rule(own.score, own.rule, own.radius_um, own.smooth_um, own.least)
-
-
-def without_partly_annotated(exclude: Iterable[str]) -> list[str]:
-    """Slides to exclude; `camelyon16` stands for its slides that are not completely annotated.
-
-    >>> without_partly_annotated(["mine", "camelyon16"])[::21]
-    ['mine', 'test_114']
-    """
-    from scmil.bags.datasets.camelyon16 import not_exhaustively_annotated
-
-    return [
-        slide_id
-        for name in exclude
-        for slide_id in (not_exhaustively_annotated() if name == "camelyon16" else [name])
-    ]

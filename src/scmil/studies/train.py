@@ -11,9 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scmil.bags.checks import BagSummary, patients_of, validate_bags
 from scmil.bags.splits import Split, check_split, holdout, with_validation
 from scmil.core.atomic import write_atomically
@@ -23,10 +20,13 @@ from scmil.core.tables import records_csv, write_json
 from scmil.core.text import encode_utf8
 from scmil.errors import DataError, OptionError, OutputError
 from scmil.models.predictions_file import PREDICTIONS
-from scmil.stats.metrics import decide
 from scmil.studies import runner
+from scmil.studies.answers import Answers, answers_in, check_task
 from scmil.studies.data import Data
+from scmil.studies.data_sites import holdout_by_site, site_digest, site_groups
 from scmil.studies.encoder_licence import licence_of
+from scmil.studies.ensemble import check_keep_folds, gather_ensemble, with_ensemble
+from scmil.studies.from_settings import build_for_split, check_model, recipe_of
 from scmil.studies.model_card import card
 from scmil.studies.model_folder import (
     FORMAT,
@@ -36,16 +36,10 @@ from scmil.studies.model_folder import (
     counter,
     read_page,
 )
-from scmil.studies.model_metrics import Numbers, metrics_of_splits
 from scmil.studies.plan import make_plan
 from scmil.studies.run_inputs import read_inputs, write_inputs
-from scmil.studies.settings import (
-    TRAINING_KEYS,
-    TrainSettings,
-    build_from_settings,
-    check_model,
-    recipe_of,
-)
+from scmil.studies.settings import TRAINING_KEYS, TrainSettings
+from scmil.studies.temperature import calibrate_fold
 from scmil.studies.train_state import (
     CHECKPOINT,
     CROSS,
@@ -54,6 +48,7 @@ from scmil.studies.train_state import (
     delete_model,
     is_finished,
 )
+from scmil.studies.training_fingerprint import write_fingerprint
 from scmil.training import baseline
 
 if TYPE_CHECKING:
@@ -140,17 +135,15 @@ class _Fitted:
 
     model: MILModel
     fold: TrainedFold
-
-    @property
-    def probabilities(self) -> Numbers:
-        return self.fold.probabilities[-1]
+    temperature: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def _prepare(
     data: Data, out: Path, settings: TrainSettings, inputs: Inputs, progress: Progress | None
 ) -> _Work:
     """Check all settings, and split the bags."""
-    from scmil.training.fitting import check_precision, weigh_classes
+    from scmil.training.fitting import check_precision
 
     if settings.aggregator == baseline.NAME:
         raise OptionError(
@@ -159,12 +152,18 @@ def _prepare(
         )
     bags = data.bags
     test = None if settings.folds else settings.test
-    split = _split_bags(bags, settings.valid, test, settings.seed)
+    sites = site_groups(data.settings, bags)
+    if sites is not None and test is not None:
+        split = holdout_by_site(bags, sites, settings.valid, test, settings.seed)
+    else:
+        split = _split_bags(bags, settings.valid, test, settings.seed)
     check_precision(settings.precision)
-    weigh_classes(settings.weights, bags.labels, len(bags.classes))
+    check_keep_folds(settings)
+    check_task(bags, settings)
     check_model(settings.model)
     recipe = recipe_of(settings.model, settings.training)
     digests = {"bags": _labels_digest(bags), "inputs": inputs.digest}
+    digests |= site_digest(data.settings, bags)
     recorded = {"data": data.settings.to_json() | digests, **settings.to_json()}
     return _Work(data, out, settings, recorded, inputs, recipe, split, progress)
 
@@ -194,7 +193,9 @@ def _fit(work: _Work, facts: BagSummary) -> _Fitted:
     from scmil.training.fold import TrainingOptions, train_fold
 
     settings, bags = work.settings, work.data.bags
-    model = build_from_settings(settings.model, facts.dim, len(bags.classes), seed=settings.seed)
+    model = build_for_split(
+        settings.model, bags, work.split, facts.dim, settings.seed, settings.loss
+    )
     options = TrainingOptions(
         settings.seed,
         work.data.settings.standardise,
@@ -216,6 +217,9 @@ def _fit(work: _Work, facts: BagSummary) -> _Fitted:
             f"the data changed while the model was trained: {'; '.join(changes)}. Train again with "
             "--overwrite."
         )
+    if settings.calibrate:
+        fold, temperature, note = calibrate_fold(fold, bags.labels, work.split.valid)
+        return _Fitted(model, fold, temperature, (note,))
     return _Fitted(model, fold)
 
 
@@ -226,20 +230,20 @@ def _write_folder(
     from scmil.models.files import save_model
     from scmil.report import write_model_page
 
-    out, bags, split = work.out, work.data.bags, work.split
-    labels, p, threshold = np.array(bags.labels, np.int64), fitted.probabilities, _threshold(fitted)
-    metrics = metrics_of_splits(bags, split, labels, p, threshold)
+    out, pooling = work.out, work.data.settings.pooling
+    answers = answers_in(work.data.bags, work.split, fitted.model, fitted.fold, pooling)
+    metrics = answers.metrics()
     if cross_validation:
         metrics["cross_validation"] = cross_validation
-    study = _study(work, facts, fitted)
+    study = with_ensemble(_study(work, facts, fitted, answers), out, work.settings)
     save_model(fitted.model, out)
+    write_fingerprint(out, work.data.bags, work.split)
     history = _history_rows(asdict(fitted.fold.history))
     write_atomically(out / "history.csv", records_csv(history))
-    predictions = _prediction_rows(bags, split, labels, p, threshold)
-    write_atomically(out / PREDICTIONS, records_csv(predictions))
+    write_atomically(out / PREDICTIONS, records_csv(answers.prediction_rows()))
     write_json(out / "metrics.json", metrics)
     write_atomically(
-        out / "MODEL_CARD.md", encode_utf8(card(fitted.model, study, metrics, facts, labels))
+        out / "MODEL_CARD.md", encode_utf8(card(fitted.model, study, metrics, facts, answers))
     )
     write_json(out / STUDY, study)
     write_model_page(out)
@@ -247,18 +251,14 @@ def _write_folder(
         (out / name).unlink(missing_ok=True)
 
 
-def _threshold(fitted: _Fitted) -> float:
-    return float(fitted.fold.threshold)
-
-
-def _study(work: _Work, facts: BagSummary, fitted: _Fitted) -> Page:
+def _study(work: _Work, facts: BagSummary, fitted: _Fitted, answers: Answers) -> Page:
     """The content of `study.json`."""
     bags, history, scaling = work.data.bags, fitted.fold.history, fitted.fold.scaling
     labels = work.data.settings.labels
     return {
         "format": FORMAT,
-        "classes": list(bags.classes),
-        "threshold": _threshold(fitted),
+        **answers.study(),
+        "temperature": fitted.temperature,
         "contract": {"dim": facts.dim, **facts.provenance},
         "encoder_licence": licence_of(facts.provenance),
         "scaling": None if scaling is None else scaling.to_json(),
@@ -270,7 +270,7 @@ def _study(work: _Work, facts: BagSummary, fitted: _Fitted) -> Page:
             name: [bags.ids[i] for i in positions]
             for name, positions in work.split._asdict().items()
         },
-        "notes": [*work.data.notes, *filter(None, [history.step_note()])],
+        "notes": [*work.data.notes, *filter(None, [history.step_note()]), *fitted.notes],
         "columns": dict(work.data.columns),
         "label_table_sha256": None if labels is None else sha256_of_file(labels),
         "versions": runner.versions(),
@@ -301,8 +301,12 @@ def _cross_validate(work: _Work) -> list[Page]:
     recorded = work.recorded
     protocol = {key: recorded["split"][key] for key in ("folds", "repeats", "valid")}
     further = {
-        key: recorded[key] for key in TRAINING_KEYS if recorded[key] not in (None, "cpu", "float32")
+        key: value
+        for key in TRAINING_KEYS
+        if (value := recorded.get(key)) not in (None, "cpu", "float32")
     }
+    if work.settings.keep_folds:
+        further["keep_models"] = True
     document = {
         "title": f"{work.data.name} · cross-validation",
         "data": work.data.settings.to_json(),
@@ -315,6 +319,7 @@ def _cross_validate(work: _Work) -> list[Page]:
     if outcome.failed:
         raise DataError(f"the cross-validation failed: {next(iter(outcome.failed.values()))}")
     folder = runner.cell_folder(outcome.out, plan.cells[0])
+    gather_ensemble(folder, work.out)
     return list(read_page(folder / runner.RESULT)["rows"])
 
 
@@ -326,25 +331,9 @@ def _history_rows(history: Mapping[str, Sequence[float]]) -> list[Page]:
     ]
 
 
-def _prediction_rows(
-    bags: BagSet, split: Split, labels: NDArray[np.int64], p: Numbers, threshold: float
-) -> list[Page]:
-    part = {position: name for name, own in split._asdict().items() for position in own}
-    predicted = decide(p, threshold)
-    return [
-        {
-            "slide_id": bags.ids[i],
-            "case_id": bags.patients[i] or "",
-            "part": part[i],
-            "y_true": bags.classes[labels[i]],
-            "y_pred": bags.classes[predicted[i]],
-            **{f"p_{name}": f"{value:.7g}" for name, value in zip(bags.classes, p[i], strict=True)},
-        }
-        for i in sorted(part, key=lambda i: (Split._fields.index(part[i]), i))
-    ]
-
-
 def _labels_digest(bags: BagSet) -> str:
     """A digest of which bags have which labels."""
-    description = [bags.ids, bags.labels, bags.patients, bags.classes]
+    description: list[Any] = [bags.ids, bags.labels, bags.patients, bags.classes]
+    if bags.targets is not None:
+        description.append(bags.targets.as_json()["values"])
     return hashlib.sha256(json.dumps(description).encode()).hexdigest()

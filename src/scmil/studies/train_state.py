@@ -10,8 +10,10 @@ from scmil.core.fingerprint import Inputs
 from scmil.core.outputs import check_unclaimed
 from scmil.errors import ConfigError, OptionError
 from scmil.models.predictions_file import PREDICTIONS
+from scmil.studies.ensemble import ENSEMBLE
 from scmil.studies.model_folder import STUDY, Page, read_page
 from scmil.studies.run_inputs import read_inputs
+from scmil.studies.training_fingerprint import FINGERPRINT
 
 STARTED, INPUTS = "begun.json", "inputs.json"
 CHECKPOINT, CROSS = "checkpoint.safetensors", "cross-validation"
@@ -23,6 +25,8 @@ FILES = (
     "MODEL_CARD.md",
     "report.html",
     CROSS,
+    FINGERPRINT,
+    ENSEMBLE,
 )
 
 
@@ -83,4 +87,5 @@ def delete_model(out: Path) -> None:
     """Delete the files that mark a model as started or finished; the others are overwritten."""
     for name in (STUDY, STARTED, CHECKPOINT, INPUTS, "model.json"):
         (out / name).unlink(missing_ok=True)
-    shutil.rmtree(out / CROSS, ignore_errors=True)
+    for name in (CROSS, ENSEMBLE):
+        shutil.rmtree(out / name, ignore_errors=True)

@@ -41,7 +41,8 @@ class TrainedFold:
 
     `probabilities` is (epochs, bags, classes), in double precision: with `every_epoch` one entry
     per epoch, otherwise one entry for the final model. Bags that were not evaluated are NaN.
-    `scaling` holds mean and standard deviation of the training bags, or None. `threshold` was
+    For another task than classes it holds what `predict` returns for that task, and `threshold` is
+    NaN. `scaling` holds mean and standard deviation of the training bags, or None. `threshold` was
     chosen on the validation bags, with the final model.
     """
 
@@ -71,7 +72,8 @@ def train_fold(
     """Train the model on `split.train`, in place, and predict other bags of the set.
 
     Scaling and class weights come from the training bags alone. If the split has validation bags,
-    the model ends with the weights of its best epoch.
+    the model ends with the weights of its best epoch. The task is that of `bags.targets`, if they
+    are not None.
 
     Args:
         model: The model to train.
@@ -127,23 +129,30 @@ def train_fold(
         seed=options.seed,
         progress=report_epoch,
         checkpoint=checkpoint,
-        class_weights=weigh_classes(
-            options.class_weights, labels[list(split.train)].tolist(), _count_classes(model, bags)
-        ),
+        class_weights=_class_weights(options, model, bags, labels[list(split.train)].tolist()),
         device=options.device,
         precision=options.precision,
+        targets=bags.targets,
     )
     if not every_epoch:
         by_epoch.append(_predict_positions(model, bags, positions, options.device))
     final = by_epoch[(history.best_epoch or 0) - 1] if every_epoch else by_epoch[0]
     valid = sorted(set(split.valid) & set(positions))
-    threshold = choose_threshold(labels[valid], final[valid])
+    is_class = bags.targets is None
+    threshold = choose_threshold(labels[valid], final[valid]) if is_class else float("nan")
     return TrainedFold(history, scaling, np.stack(by_epoch), threshold)
 
 
-def _count_classes(model: MILModel, bags: BagSet) -> int:
-    """Number of classes of the model; of a model without a specification, that of the bags."""
-    return int(model.spec["classes"]) if model.spec else len(bags.classes)
+def _class_weights(
+    options: TrainingOptions, model: MILModel, bags: BagSet, labels: Sequence[int]
+) -> Sequence[float] | None:
+    """The weight of each class of the model; of a model without a specification, of the bags."""
+    if bags.targets is not None:
+        if options.class_weights is not None:
+            raise OptionError(f"class_weights need classes, and the task is {bags.targets.task!r}.")
+        return None
+    classes = int(model.spec["classes"]) if model.spec else len(bags.classes)
+    return weigh_classes(options.class_weights, labels, classes)
 
 
 def _predict_positions(

@@ -18,7 +18,7 @@ from scmil.bags.targets import GradeTarget, LabelsTarget, NumberTarget, Targets
 from scmil.core.shapes import Numbers
 from scmil.models.target_losses import cox_loss
 from scmil.training.baseline import fit_baseline, mean_and_max
-from scmil.training.target_folds import HeldOut
+from scmil.training.held_out import HeldOut, join_held_out
 
 PENALTIES = tuple(10.0**power for power in range(-2, 6))
 COX_PENALTY = 0.1  # of the squared coefficients, for the mean loss of the events
@@ -43,22 +43,34 @@ def baseline_folds(bags: Sequence[Bag], targets: Targets, splits: Sequence[Split
     >>> baseline_folds(bags, targets, [Split((0, 1, 2, 5), (3, 4))]).outputs.round(0).tolist()
     [[30.0], [40.0]]
     """
-    x = mean_and_max(bags)
-    values = targets.array([bag.id for bag in bags])
-    outputs, high = [], []
-    for split in splits:
-        train, test = list(split.train), list(split.test)
-        mean, scale = x[train].mean(0), x[train].std(0)
-        scale[scale == 0] = 1
-        known, new = ((x[part] - mean) / scale for part in (train, test))
-        found = _fit_one(targets, known, values[train], np.concatenate([known, new]))
-        outputs.append(found[len(known) :])
-        high.append(found[len(known) :, 0] > np.median(found[: len(known), 0]))
-    joined = np.concatenate(outputs)
-    ids = tuple(bags[position].id for split in splits for position in split.test)
-    if targets.task == "survival":
-        return HeldOut(ids, joined, joined[:, 0], np.concatenate(high))
-    return HeldOut(ids, joined)
+    x, ids = mean_and_max(bags), [bag.id for bag in bags]
+    return join_held_out([baseline_fold(x, targets, ids, split) for split in splits])
+
+
+def baseline_fold(x: Numbers, targets: Targets, ids: Sequence[str], split: Split) -> HeldOut:
+    """Fit the baseline of the task to one split and predict its test bags.
+
+    Args:
+        x: Features of all bags (bags, p), such as those of `mean_and_max`.
+        targets: Their values.
+        ids: The bags.
+        split: Positions of the training and test bags.
+
+    Returns:
+        The predictions of the test bags; survival has risks only. The cut-off of the risk is the
+        median of the training bags.
+    """
+    train, test = list(split.train), list(split.test)
+    mean, scale = x[train].mean(0), x[train].std(0)
+    scale[scale == 0] = 1
+    known, new = ((x[part] - mean) / scale for part in (train, test))
+    values = targets.array([ids[position] for position in train])
+    found = _fit_one(targets, known, values, np.concatenate([known, new]))
+    fitted, outputs = found[: len(train)], found[len(train) :]
+    tested = tuple(ids[position] for position in test)
+    if targets.task != "survival":
+        return HeldOut(tested, outputs)
+    return HeldOut(tested, outputs, outputs[:, 0], outputs[:, 0] > np.median(fitted[:, 0]))
 
 
 def _fit_one(targets: Targets, x: Numbers, values: Numbers, new: Numbers) -> Numbers:

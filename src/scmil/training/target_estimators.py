@@ -13,6 +13,7 @@ from scmil.bags.audit_targets import check_targets
 from scmil.bags.targets import NumberTarget, SurvivalTarget, Target, Targets, Value
 from scmil.core.extras import import_extra
 from scmil.errors import DataError, OptionError
+from scmil.models.objective_start import start_at_frequencies
 from scmil.models.objectives import (
     DEFAULT_BINS,
     CoxObjective,
@@ -238,7 +239,9 @@ class SCMILSurvival(_TargetEstimator):
         if self.loss == "cox":
             objective = CoxObjective(int(self.risk_set))
         else:
-            objective = SurvivalObjective(tuple(survival_edges(times, events, self.bins).tolist()))
+            edges = tuple(survival_edges(times, events, self.bins).tolist())
+            table = np.stack([times, events], axis=1)
+            objective = start_at_frequencies(SurvivalObjective(edges), table)
         self.last_time_ = float(times.max())
         self._fit_targets(listed, SurvivalTarget(), values, objective)
         return self

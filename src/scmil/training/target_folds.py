@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scmil.bags.audit_targets import check_targets
 from scmil.bags.bag import Bag
 from scmil.bags.scaling import moments
 from scmil.bags.splits import Split, check_split, stratified_folds
 from scmil.bags.targets import (
-    GradeTarget,
-    LabelsTarget,
     NumberTarget,
     SurvivalTarget,
-    Target,
     Targets,
 )
 from scmil.core.shapes import Numbers
@@ -26,87 +22,39 @@ from scmil.errors import OptionError
 from scmil.models.model import build_model
 from scmil.models.objectives import (
     CoxObjective,
-    MultilabelObjective,
     Objective,
-    OrdinalObjective,
-    RegressionObjective,
     SurvivalObjective,
     model_outputs,
     objective_json,
+    risk_of,
     survival_at,
-    survival_edges,
 )
-from scmil.stats.bootstrap import MetricEstimate, number_groups
-from scmil.stats.multilabel import score_multilabel
-from scmil.stats.ordinal import ordinal_intervals, score_ordinal
-from scmil.stats.regression import regression_intervals, score_regression
-from scmil.stats.survival import LogRank, log_rank
-from scmil.stats.survival_scores import survival_intervals
+from scmil.stats.bootstrap import number_groups
 from scmil.training.fitting import fit, predict
+from scmil.training.held_out import (
+    HeldOut,
+    join_held_out,
+    patients_of_targets,
+    risk_groups,
+    score_held_out,
+)
 from scmil.training.recipes import Recipe
+from scmil.training.target_objectives import LOSSES, objective_for
 
-LOSSES = {
-    "survival": ("discrete", "cox"),
-    "regression": ("huber", "squared"),
-    "ordinal": ("cumulative",),
-    "multilabel": ("masked",),
-}
+__all__ = [
+    "LOSSES",
+    "HeldOut",
+    "cross_fit",
+    "fold_predictions",
+    "objective_for",
+    "risk_groups",
+    "score_held_out",
+    "score_times",
+    "target_folds",
+]
+
 HORIZONS = (0.25, 0.5, 0.75)  # quantiles of the events at which survival is scored
 POINTS = 32  # of the grid on which survival is averaged to a risk
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """Predictions of bags by models that were not trained on their patients.
-
-    Attributes:
-        ids: The bags.
-        outputs: A number, probabilities of grades or labels, or survival at `times` (b, w).
-        risk: Risk of an event, higher for an earlier one; None for other tasks.
-        high: Whether the risk is above the median of the training split; None for other tasks.
-        times: The times of the survival in `outputs`; empty for Cox and other tasks.
-    """
-
-    ids: tuple[str, ...]
-    outputs: Numbers
-    risk: Numbers | None = None
-    high: NDArray[np.bool_] | None = None
-    times: tuple[float, ...] = ()
-
-
-def objective_for(target: Target, values: Numbers, loss: str | None = None) -> Objective:
-    """The objective of a task, with bins or scale from the training split.
-
-    Args:
-        target: The target.
-        values: Its values in the training split, as `Targets.array` returns them.
-        loss: One of `LOSSES` of the task; the first by default.
-
-    Returns:
-        The objective.
-
-    Raises:
-        OptionError: If the loss is unknown.
-        DataError: If the training split has no events.
-
-    >>> objective_for(NumberTarget(), np.array([[1.0], [3.0]]))
-    RegressionObjective(mean=2.0, scale=1.0, loss='huber')
-    """
-    known = LOSSES[target.task]
-    loss = known[0] if loss is None else loss
-    if loss not in known:
-        raise OptionError(
-            f"loss = {loss!r} for the task {target.task!r}. Known: {', '.join(known)}."
-        )
-    if isinstance(target, SurvivalTarget):
-        if loss == "cox":
-            return CoxObjective(min(32, max(2, len(values))))
-        return SurvivalObjective(tuple(survival_edges(values[:, 0], values[:, 1]).tolist()))
-    if isinstance(target, NumberTarget):
-        return RegressionObjective(float(values.mean()), float(values.std()) or 1.0, loss)
-    if isinstance(target, GradeTarget):
-        return OrdinalObjective(len(target.grades))
-    return MultilabelObjective(len(target.names))
 
 
 def target_folds(targets: Targets, ids: Sequence[str], folds: int, seed: int = 0) -> list[Split]:
@@ -130,7 +78,6 @@ def target_folds(targets: Targets, ids: Sequence[str], folds: int, seed: int = 0
     [2, 2, 2]
     """
     values = targets.array(ids)
-    patients = dict(zip(targets.ids, targets.patients, strict=True))
     if isinstance(targets.target, SurvivalTarget):
         strata = values[:, 1]
     elif isinstance(targets.target, NumberTarget):
@@ -138,7 +85,7 @@ def target_folds(targets: Targets, ids: Sequence[str], folds: int, seed: int = 0
     else:
         strata = np.nan_to_num(values[:, 0])
     labels = np.unique(strata, return_inverse=True)[1]
-    groups = [patients.get(i) for i in ids]
+    groups = patients_of_targets(targets, ids)
     units = number_groups(groups, len(ids))
     rarest = min(len(np.unique(units[labels == label])) for label in np.unique(labels))
     if rarest < folds or labels.max() == 0:
@@ -187,84 +134,21 @@ def cross_fit(
     check_targets(targets)
     ids = [bag.id for bag in bags]
     values = targets.array(ids)
-    patients = dict(zip(targets.ids, targets.patients, strict=True))
+    patients = patients_of_targets(targets, ids)
     for split in splits:
-        check_split(split, ids, [patients.get(i) for i in ids])
+        check_split(split, ids, patients)
     tested = [position for split in splits for position in split.test]
     if len(set(tested)) < len(tested):
         raise OptionError("a bag is in the test split of two folds. Use one repeat of the folds.")
-    times = _horizons(targets.target, values)
-    grid = _risk_grid(targets.target, values)
     parts = []
     for number, split in enumerate(splits):
         part = _fit_split(
             bags, targets, split, recipe or Recipe(), dict(model or {}), loss, seed, standardise
         )
-        parts.append(_predictions(part, split, values, times, grid))
+        parts.append(fold_predictions(part, split, ids, values))
         if progress:
             progress(number + 1)
-    survival = isinstance(targets.target, SurvivalTarget)
-    return HeldOut(
-        tuple(ids[position] for position in tested),
-        np.concatenate([part.outputs for part in parts]),
-        np.concatenate([part.risk for part in parts]) if survival else None,
-        np.concatenate([part.high for part in parts]) if survival else None,
-        parts[0].times,
-    )
-
-
-def score_held_out(
-    targets: Targets, predictions: HeldOut, draws: int = 1000
-) -> dict[str, MetricEstimate]:
-    """The metrics of the task with 95 % intervals over patients.
-
-    For survival the risks of the slides of a patient are averaged.
-
-    Args:
-        targets: The targets.
-        predictions: The predictions.
-        draws: Number of bootstrap resamples, where there are any.
-
-    Returns:
-        The metrics by name; those of several labels are `label: metric`, and `macro: metric`.
-
-    >>> targets = Targets(NumberTarget(), ("a", "b", "c"), (1.0, 2.0, 3.0), (None,) * 3)
-    >>> held_out = HeldOut(("a", "b", "c"), np.array([[1.0], [2.0], [4.0]]))
-    >>> score_held_out(targets, held_out)["r2"].value
-    0.5
-    """
-    values, outputs = targets.array(predictions.ids), predictions.outputs
-    patients = _patients_of(targets, predictions)
-    target = targets.target
-    if isinstance(target, SurvivalTarget):
-        return _score_survival(values, predictions, patients, draws)
-    if isinstance(target, NumberTarget):
-        scores = score_regression(values[:, 0], outputs[:, 0])
-        intervals = regression_intervals(values[:, 0], outputs[:, 0], patients)
-    elif isinstance(target, GradeTarget):
-        grades = values[:, 0].astype(int), outputs.argmax(1), len(target.grades)
-        scores = score_ordinal(*grades)
-        intervals = ordinal_intervals(*grades, patients, draws)
-    else:
-        return _score_labels(target, values, outputs, patients, draws)
-    return {name: MetricEstimate(value, intervals[name]) for name, value in scores.items()}
-
-
-def risk_groups(targets: Targets, predictions: HeldOut) -> LogRank:
-    """The log-rank test of patients with a risk above and below the cut-off of the training split.
-
-    The first slide of each patient decides the group.
-
-    Raises:
-        OptionError: If the task is not survival.
-        DataError: If all patients are in one group.
-    """
-    if predictions.high is None:
-        raise OptionError(f"risk groups need the task 'survival', not {targets.task!r}.")
-    units = number_groups(_patients_of(targets, predictions), len(predictions.ids))
-    first = np.unique(units, return_index=True)[1]
-    values = targets.array(predictions.ids)[first]
-    return log_rank(values[:, 0], values[:, 1], predictions.high[first].tolist())
+    return join_held_out(parts)
 
 
 def _fit_split(
@@ -296,82 +180,78 @@ def _fit_split(
     return objective, known, new
 
 
-def _predictions(
-    part: tuple[Objective, Numbers, Numbers],
-    split: Split,
-    values: Numbers,
-    times: Numbers,
-    grid: Numbers,
+def fold_predictions(
+    part: tuple[Objective, Numbers, Numbers], split: Split, ids: Sequence[str], values: Numbers
 ) -> HeldOut:
-    """The test predictions of a fold, on scales that do not depend on the fold."""
+    """The predictions of the test bags of a fold, on scales that do not depend on the fold.
+
+    The cut-off between low and high risk is the median risk of the training bags.
+
+    Args:
+        part: The objective of the model, and its outputs for the training and for the test bags.
+        split: Positions of the training and test bags.
+        ids: All bags.
+        values: The values of all bags.
+
+    Returns:
+        The predictions of the test bags.
+    """
     objective, known, new = part
+    tested = tuple(ids[position] for position in split.test)
     if isinstance(objective, CoxObjective):
         # Risks are relative to the mean of the training split.
         known, risk = known[:, 0] - known.mean(), new[:, 0] - known.mean()
-        return HeldOut((), risk[:, None], risk, risk > np.median(known))
+        return HeldOut(tested, risk[:, None], risk, risk > np.median(known))
     if not isinstance(objective, SurvivalObjective):
-        return HeldOut((), new)
+        return HeldOut(tested, new)
     last = float(values[list(split.train), 0].max())
+    times, grid = score_times(values), _risk_grid(values)
     known_risk, risk = (
         -survival_at(objective.edges, outputs, grid, last).mean(1) for outputs in (known, new)
     )
     curves = survival_at(objective.edges, new, times, last)
-    return HeldOut((), curves, risk, risk > np.median(known_risk), tuple(times.tolist()))
+    return HeldOut(tested, curves, risk, risk > np.median(known_risk), tuple(times.tolist()))
 
 
-def _horizons(target: Target, values: Numbers) -> Numbers:
-    if not isinstance(target, SurvivalTarget):
-        return np.empty(0)
+def held_out_part(
+    targets: Targets,
+    objective: Objective,
+    outputs: Numbers,
+    ids: Sequence[str],
+    split: Split,
+    part: Sequence[int],
+) -> HeldOut:
+    """The predictions of some bags by one model, for `score_held_out`.
+
+    Args:
+        targets: The targets.
+        objective: The objective of the model.
+        outputs: Outputs of the model for all bags (b, w).
+        ids: All bags.
+        split: The split that the model was trained on.
+        part: Positions of the bags.
+
+    Returns:
+        The predictions.
+    """
+    train, chosen = outputs[list(split.train)], outputs[list(part)]
+    own = Split(split.train, tuple(part))
+    found = fold_predictions((objective, train, chosen), own, ids, targets.array(ids))
+    if found.risk is None:
+        return found
+    # All are of one model: the risk is that which `predict` writes, and needs no common scale.
+    risk = risk_of(objective, chosen)
+    return replace(found, risk=risk, high=risk > np.median(risk_of(objective, train)))
+
+
+def score_times(values: Numbers) -> Numbers:
+    """The times at which survival is scored: quantiles of the events of all bags.
+
+    >>> score_times(np.array([[1.0, 1], [2.0, 1], [3.0, 1], [9.0, 0]])).tolist()
+    [1.5, 2.0, 2.5]
+    """
     return np.unique(np.quantile(values[values[:, 1] > 0, 0], HORIZONS))
 
 
-def _risk_grid(target: Target, values: Numbers) -> Numbers:
-    if not isinstance(target, SurvivalTarget):
-        return np.empty(0)
+def _risk_grid(values: Numbers) -> Numbers:
     return np.linspace(0, float(values[:, 0].max()), POINTS + 1)[1:]
-
-
-def _patients_of(targets: Targets, predictions: HeldOut) -> list[str | None]:
-    patients = dict(zip(targets.ids, targets.patients, strict=True))
-    return [patients.get(bag_id) for bag_id in predictions.ids]
-
-
-def _score_survival(
-    values: Numbers, predictions: HeldOut, patients: list[str | None], draws: int
-) -> dict[str, MetricEstimate]:
-    units = number_groups(patients, len(values))
-    sizes = np.bincount(units)
-
-    def mean(column: Numbers) -> Numbers:
-        return np.bincount(units, column) / sizes
-
-    assert predictions.risk is not None
-    first = np.unique(units, return_index=True)[1]
-    curves = np.stack([mean(column) for column in predictions.outputs.T], axis=1)
-    return survival_intervals(
-        values[first, 0],
-        values[first, 1],
-        mean(predictions.risk),
-        survival=curves if predictions.times else None,
-        at=predictions.times,
-        draws=draws,
-    )
-
-
-def _score_labels(
-    target: LabelsTarget,
-    values: Numbers,
-    outputs: Numbers,
-    patients: list[str | None],
-    draws: int,
-) -> dict[str, MetricEstimate]:
-    found = score_multilabel(target.names, values, outputs, patients, draws=draws)
-    scores = {
-        f"{name}: {metric}": MetricEstimate(value, row.intervals[metric])
-        for name, row in found.labels.items()
-        for metric, value in row.scores.items()
-    }
-    return scores | {
-        f"macro: {metric}": MetricEstimate(value, found.macro_intervals[metric])
-        for metric, value in found.macro.items()
-    }

@@ -145,7 +145,11 @@ def test_there_are_as_many_workers_as_threads_of_torch(monkeypatch: pytest.Monke
     for threads, expected in ((1, 1), (2, 2), (64, 8)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         together = threading.Barrier(expected)
-        slide = FakeSlide(lambda x, together=together: together.wait(timeout=120) and None)
+
+        def wait(x: int, together: threading.Barrier = together) -> None:
+            together.wait(timeout=120)
+
+        slide = FakeSlide(wait)
         encoded(slide, 8, batch=8)
         assert len(slide.threads) == expected
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from scmil.bags.splits import Split
+from scmil.stats.fold_intervals import FoldScores, mean_fold_auc_interval
 from scmil.stats.metrics import METRICS
 from scmil.studies.protocols import ScoredFold, choose_nested, choose_on_test, score, summarise
 
@@ -69,3 +70,24 @@ def test_a_summary_by_hand() -> None:
     assert row["accuracy_low"] <= 0.625 <= row["accuracy_high"]
     assert (row["repeats"], row["folds"], row["bags"]) == (2, 2, 4)
     assert set(METRICS) <= set(row)
+
+
+def test_the_mean_auc_over_folds_has_an_interval_over_patients() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(40) // 4 % 2
+    p = 1 / (1 + np.exp(-generator.normal(size=40) - labels))
+    both = np.stack([1 - p, p], 1)
+    folds = [
+        ScoredFold("last", 0, f, 1, 0.5, own := tuple(range(f, 40, 4)), both[list(own)])
+        for f in range(4)
+    ]
+    patients = [f"p{i // 2}" for i in range(40)]
+    row = summarise(folds, labels, patients)
+    expected = mean_fold_auc_interval(
+        [
+            FoldScores(labels[list(f.test)], f.probabilities, [patients[i] for i in f.test])
+            for f in folds
+        ]
+    )
+    assert (row["auc_low"], row["auc_high"]) == pytest.approx(tuple(expected), abs=1e-6)
+    assert row["auc_low"] < row["auc"] < row["auc_high"]

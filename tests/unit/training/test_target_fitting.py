@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from target_cohort import DIM, make_bags, make_targets
+from target_cohort import DIM, make_bags, make_targets, make_witness_bags
 
 import scmil
 from scmil.bags.bag import Bag
+from scmil.bags.scaling import moments
 from scmil.bags.splits import Split
 from scmil.bags.targets import Targets
 from scmil.errors import DataError, OptionError
 from scmil.models.model import MILModel
+from scmil.models.objective_start import start_at_frequencies
 from scmil.models.objectives import (
     CoxObjective,
     MultilabelObjective,
@@ -102,6 +105,48 @@ def test_without_a_signal_nothing_is_found(task: str, most: float) -> None:
 @pytest.mark.parametrize("aggregator", ["mean", "max", "dsmil", "mi-net-ds", "dtfd-afs"])
 def test_other_aggregators_and_sparse_coding_learn_times(aggregator: str) -> None:
     assert train_and_score("survival", 1.0, aggregator, sparse_coding=aggregator == "mean") > 0.58
+
+
+def train_attention(
+    make: Callable[..., tuple[list[Bag], np.ndarray]], seed: int, start: bool, epochs: int
+) -> tuple[float, float]:
+    """The concordance on other bags, and the entropy of the attention relative to the mean's."""
+    bags, signal = make(180, seed=seed)
+    scaling = moments(bags[:80])
+    bags = [scaling.apply_to_bag(bag) for bag in bags]
+    targets = make_targets("survival", signal, seed)
+    train, test = bags[:80], bags[80:]
+    values = targets.array([bag.id for bag in train])
+    objective = objective_of("survival", values)
+    model = make_model(start_at_frequencies(objective, values) if start else objective, seed=seed)
+    recipe = Recipe(epochs=epochs, learning_rate=1e-3)
+    scmil.fit(model, train, recipe=recipe, targets=targets, seed=seed)
+    outputs = scmil.predict(model, test).double().numpy()
+    assert model.objective is not None
+    score = score_outputs(targets, model.objective, targets.array([b.id for b in test]), outputs)
+    with torch.no_grad():
+        attention = torch.stack([model(bag.features).attention for bag in test])
+    entropy = -(attention * attention.clamp(min=1e-12).log()).sum(1).mean()
+    return score, float(entropy) / math.log(attention.shape[1])
+
+
+@pytest.mark.slow
+def test_attention_does_not_collapse_before_it_finds_the_signal() -> None:
+    """The mean of the bag is the signal. From hazards of one half, attention follows the base rate
+    to single instances, and the signal is lost.
+    """
+    zero, start = (
+        np.mean([train_attention(make_bags, seed, start, epochs=6) for seed in (0, 1)], axis=0)
+        for start in (False, True)
+    )
+    assert start[0] > zero[0] + 0.05
+    assert start[1] > 0.9 > 0.8 > zero[1]
+
+
+@pytest.mark.slow
+def test_attention_finds_times_that_few_instances_show() -> None:
+    found = [train_attention(make_witness_bags, seed, True, epochs=20) for seed in (0, 2)]
+    assert np.mean(found, axis=0)[0] > 0.65
 
 
 def small(task: str) -> tuple[list[Bag], Targets, Objective]:

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scmil.bags.bag import BagSet
+from scmil.bags.targets import TARGETS, Targets
 from scmil.core.registry import Registry
 from scmil.errors import DataError, OptionError
 
 registry: Registry[BagSet] = Registry("dataset")
+# Targets of a data set, by "NAME/TASK": functions of its bags and a seed.
+target_registry: Registry[Targets] = Registry("dataset_target")
 
 
 class DatasetStatus(NamedTuple):
@@ -138,6 +141,48 @@ def load_dataset(
         _reject_options(set(given), f"{name}, a table that contains its labels,")
         return read_bags(name)
     return registry.build(name)  # which raises and suggests the nearest name
+
+
+def target_tasks(name: str) -> tuple[str, ...]:
+    """The tasks other than classes for which a data set has values.
+
+    >>> target_tasks("digits"), target_tasks("musk1")
+    (('regression',), ())
+    """
+    base = split_options(name)[0]
+    return tuple(task for task in TARGETS if f"{base}/{task}" in target_registry.names())
+
+
+def load_targets(
+    name: str, task: str, bags: BagSet | None = None, data: str | Path | None = None
+) -> Targets:
+    """Load the values of a data set for another task than classes.
+
+    Args:
+        name: Name of the data set, with its options after a colon, as in `load_dataset`.
+        task: "survival", "regression", "ordinal" or "multilabel".
+        bags: The bags of `load_dataset(name)`; loaded if None.
+        data: Folder that contains the data sets, as in `load_dataset`.
+
+    Returns:
+        The value of each bag.
+
+    Raises:
+        DataError: The data set is not found or damaged.
+        OptionError: The data set has no values for the task.
+
+    >>> load_targets("digits", "regression").array(["0", "1"]).round(2).tolist()
+    [[0.0], [0.1]]
+    """
+    base, options = split_options(name)
+    registry.entry(base)  # an unknown name raises and suggests the nearest one
+    if task not in (known := target_tasks(name)):
+        raise OptionError(
+            f"data set {base!r} has no values for the task {task!r}. It has: "
+            f"{', '.join(('class', *known))}."
+        )
+    bags = load_dataset(name, data) if bags is None else bags
+    return target_registry.build(f"{base}/{task}", bags=bags, seed=int(options.get("seed", 0)))
 
 
 def _open_folder(

@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 
 from scmil.bags.bag import BagSet
-from scmil.bags.datasets import registry
+from scmil.bags.datasets import registry, target_registry
 from scmil.bags.datasets.classic import content_hash
+from scmil.bags.datasets.positive_share import bag_targets, positive_shares
 from scmil.bags.datasets.table import Table
 from scmil.bags.datasets.table_files import arrays_to_table
+from scmil.bags.targets import GradeTarget, NumberTarget, Targets
 from scmil.core.download import cache
 from scmil.core.regular_files import read_regular
 from scmil.core.safe_io import npz_arrays
@@ -32,6 +34,7 @@ COLON = "colon-nuclei"
 COLON_FILES = (f"{COLON}.npz", "colon_nuclei_60_efflite0_1280.npz")
 COLON_SHA256 = "3d921e3e4d801b89805e47ff99bd79567573c3ac3cf5751740ea385c7fb2d628"
 EPITHELIAL = 0
+SHARES = ("none", "up to a half", "more than a half")
 
 
 def find_colon(data: str | Path | None = None) -> Path | None:
@@ -86,3 +89,16 @@ def nuclei_hash(bags: BagSet) -> str:
         if bag.instance_labels is not None:
             sha.update(bag.instance_labels.numpy().astype("<i8").tobytes())
     return sha.hexdigest()
+
+
+@target_registry.register(f"{COLON}/regression", "share of epithelial nuclei among all nuclei")
+def epithelial_share(bags: BagSet, seed: int = 0) -> Targets:
+    """Return the share of the annotated nuclei of each image that are epithelial."""
+    return bag_targets(bags, NumberTarget("epithelial share"), positive_shares(bags).tolist())
+
+
+@target_registry.register(f"{COLON}/ordinal", "share of epithelial nuclei in three grades")
+def epithelial_grade(bags: BagSet, seed: int = 0) -> Targets:
+    """Return a grade of each image: no epithelial nuclei, up to a half of them, or more."""
+    grades = [int(share > 0) + int(share > 0.5) for share in positive_shares(bags).tolist()]
+    return bag_targets(bags, GradeTarget("epithelial grade", SHARES), grades)

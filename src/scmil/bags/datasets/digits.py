@@ -10,8 +10,10 @@ from importlib.util import find_spec
 import numpy as np
 
 from scmil.bags.bag import BagSet
-from scmil.bags.datasets import registry
+from scmil.bags.datasets import registry, target_registry
+from scmil.bags.datasets.positive_share import bag_targets, positive_shares
 from scmil.bags.datasets.table import Table
+from scmil.bags.targets import NumberTarget, Targets
 from scmil.errors import MissingExtraError
 
 BAGS = 150  # with more, an image would be in two bags, and so in training and test splits
@@ -60,3 +62,9 @@ def digits(seed: int = 0) -> BagSet:
     labels = [position % 2 for position in range(BAGS)]
     features = (images[image] / 16).astype(np.float32)
     return Table(features, bag, labels, instance_labels=(digit[image] == 9).astype(np.int64)).bags()
+
+
+@target_registry.register("digits/regression", "share of nines among the digits of a bag")
+def share_of_nines(bags: BagSet, seed: int = 0) -> Targets:
+    """Return the share of images of each bag that show a nine."""
+    return bag_targets(bags, NumberTarget("share of nines"), positive_shares(bags).tolist())

@@ -9,12 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.bags.bag import BagSet
-from scmil.bags.datasets import registry
+from scmil.bags.datasets import registry, target_registry
+from scmil.bags.datasets.positive_share import bag_targets, positive_shares
 from scmil.bags.datasets.table import Table
+from scmil.bags.targets import (
+    GradeTarget,
+    LabelsTarget,
+    NumberTarget,
+    SurvivalTarget,
+    Targets,
+)
+from scmil.core.shapes import Numbers
 from scmil.errors import OptionError
 
 INSTANCES = 20  # of a bag, on average
 SIGNAL_DIMS = 32
+EFFECT = 5.0  # log hazard of the bag with the most positive instances, relative to none
+MEDIAN_MONTHS, FOLLOW_UP_MONTHS = 24.0, (6.0, 60.0)
+UNKNOWN = 1 / 6  # of each label
 TRUE_ATOMS = 96  # three times as many as dimensions: projections on atoms interfere
 
 
@@ -81,6 +93,65 @@ def synthetic(
         labels.tolist(),
         instance_labels=positive.astype(np.int64),
     ).bags()
+
+
+@target_registry.register("synthetic/survival", "months, earlier with more positive instances")
+def synthetic_survival(bags: BagSet, seed: int = 0) -> Targets:
+    """Return times of an exponential distribution whose log hazard is 5 times the relative share of
+    positive instances, with a median of 24 months without any, censored after 6 to 60 months.
+
+    >>> from scmil.bags.datasets import load_targets
+    >>> load_targets("synthetic:bags=4", "survival").target
+    SurvivalTarget(time='os_months', event='os_event')
+    """
+    generator = np.random.default_rng([seed, 1])
+    shares = _relative_shares(bags)
+    hazard = np.log(2) / MEDIAN_MONTHS * np.exp(EFFECT * shares)
+    death = generator.exponential(1 / hazard)
+    end = generator.uniform(*FOLLOW_UP_MONTHS, len(shares))
+    months = np.maximum(np.minimum(death, end), 0.01).round(2)
+    values = list(zip(months.tolist(), (death <= end).tolist(), strict=True))
+    return bag_targets(bags, SurvivalTarget("os_months", "os_event"), values)
+
+
+@target_registry.register("synthetic/regression", "share of positive instances")
+def synthetic_number(bags: BagSet, seed: int = 0) -> Targets:
+    """Return the share of positive instances, relative to the largest."""
+    return bag_targets(bags, NumberTarget("share"), _relative_shares(bags).tolist())
+
+
+@target_registry.register("synthetic/ordinal", "none, few or many positive instances")
+def synthetic_grade(bags: BagSet, seed: int = 0) -> Targets:
+    """Return 0 without positive instances, 1 up to the median of the other bags, and 2 above."""
+    shares = _relative_shares(bags)
+    middle = float(np.median(shares[shares > 0])) if shares.any() else 0.0
+    grades = [int(share > 0) + int(share > middle) for share in shares.tolist()]
+    return bag_targets(bags, GradeTarget("grade", ("0", "1", "2")), grades)
+
+
+@target_registry.register("synthetic/multilabel", "any and many positive instances, and chance")
+def synthetic_labels(bags: BagSet, seed: int = 0) -> Targets:
+    """Return whether a bag has any and whether it has many positive instances, and a label without
+    signal; a sixth of the last two is missing.
+    """
+    generator = np.random.default_rng([seed, 2])
+    shares = _relative_shares(bags)
+    middle = float(np.median(shares[shares > 0])) if shares.any() else 0.0
+    chance, *missing = generator.random((3, len(shares)))
+    values = [
+        (bool(share > 0), _hide(bool(share > middle), first), _hide(bool(drawn < 0.5), second))
+        for share, drawn, first, second in zip(shares.tolist(), chance, *missing, strict=True)
+    ]
+    return bag_targets(bags, LabelsTarget(("any", "many", "chance")), values)
+
+
+def _hide(value: bool, drawn: float) -> bool | None:
+    return None if drawn < UNKNOWN else value
+
+
+def _relative_shares(bags: BagSet) -> Numbers:
+    shares = positive_shares(bags)
+    return shares / max(float(shares.max()), 1e-9)
 
 
 def _positive_instances(

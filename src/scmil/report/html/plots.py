@@ -90,16 +90,18 @@ def legend(entries: Iterable[tuple[str, Markup]]) -> Markup:
     """A legend: each mark with its name."""
     return element(
         "ul",
-        *(element("li", _svg(28, 12, "", mark), name) for name, mark in entries),
+        *(element("li", svg(28, 12, "", mark), name) for name, mark in entries),
         class_="legend",
     )
 
 
 def method_legend(run: Run) -> Markup:
     """The line of each method that has a result."""
-    drawn = {method for method, _ in run.history}
+    drawn = {
+        method for (method, _), rows in run.history.items() if np.isfinite(rows["train_loss"]).any()
+    }
     return legend(
-        (method, _line("curve", style, "M1,6H27"))
+        (method, draw_line("curve", style, "M1,6H27"))
         for method, style in line_styles(run.methods).items()
         if method in drawn
     )
@@ -125,7 +127,7 @@ def _fold_panel(run: Run, dataset: str, protocol: str, every: Sequence[float]) -
     margin = _margin(methods)
     axis = axis_over(every, margin, WIDTH - RIGHT)
     height = len(methods) * ROW
-    marks = [_grid(axis, height, number_tick)]
+    marks = [grid_lines(axis, height, number_tick)]
     for i, method in enumerate(methods):
         key, style, y = (
             Key(method, dataset, protocol),
@@ -148,14 +150,14 @@ def _fold_panel(run: Run, dataset: str, protocol: str, every: Sequence[float]) -
             element(
                 "circle",
                 element("title", description),
-                cx=_px(axis.at(estimate.mean)),
+                cx=px(axis.at(estimate.mean)),
                 cy=y,
                 r=5,
                 class_=f"mean f{style.colour}",
             ),
         ]
-    return _plot_figure(
-        dataset, _svg(WIDTH, height + 22, f"Accuracy of every fold of {dataset}, by method", *marks)
+    return plot_figure(
+        dataset, svg(WIDTH, height + 22, f"Accuracy of every fold of {dataset}, by method", *marks)
     )
 
 
@@ -192,8 +194,8 @@ def _forest_panel(
     margin, height = _margin(methods), len(methods) * row
     axis = axis_over(ends, margin, WIDTH - RIGHT, include=(0.0,))
     marks = [
-        _grid(axis, height, change_tick),
-        element("path", d=f"M{_px(axis.at(0))},0V{height}", class_="zero"),
+        grid_lines(axis, height, change_tick),
+        element("path", d=f"M{px(axis.at(0))},0V{height}", class_="zero"),
     ]
     for each in here:
         place = methods.index(each.method)
@@ -203,7 +205,7 @@ def _forest_panel(
             f"{each.method}, {each.protocol}: {change(each.accuracy.delta)} ({change(low)} to "
             f"{change(high)})"
         )
-        x = _px(axis.at(each.accuracy.delta))
+        x = px(axis.at(each.accuracy.delta))
         marks += [
             _draw_interval(axis, low, high, y, colour),
             element(
@@ -219,8 +221,8 @@ def _forest_panel(
                     axis.at(published), (i + 0.5) * row, f"{method}, published: {change(published)}"
                 )
             )
-    return _plot_figure(
-        dataset, _svg(WIDTH, height + 22, f"Difference in accuracy on {dataset}, by method", *marks)
+    return plot_figure(
+        dataset, svg(WIDTH, height + 22, f"Difference in accuracy on {dataset}, by method", *marks)
     )
 
 
@@ -277,26 +279,26 @@ def line_panel(
     height, margin = 170, 44
     x = axis_over([value for line in lines for value in line.x], margin, WIDTH - RIGHT)
     y = axis_over([value for line in lines for value in line.y], height, 4)
-    marks = [_grid(x, height, lambda tick: f"{tick:g}")]
+    marks = [grid_lines(x, height, lambda tick: f"{tick:g}")]
     for tick in y.ticks:
         marks.append(
-            element("path", d=f"M{margin},{_px(y.at(tick))}H{WIDTH - RIGHT}", class_="grid")
+            element("path", d=f"M{margin},{px(y.at(tick))}H{WIDTH - RIGHT}", class_="grid")
         )
         marks.append(
-            element("text", f"{tick:g}", x=margin - 6, y=_px(y.at(tick) + 4), class_="tick end")
+            element("text", f"{tick:g}", x=margin - 6, y=px(y.at(tick) + 4), class_="tick end")
         )
     if mark is not None:
-        marks.append(element("path", d=f"M{_px(x.at(mark))},0V{height}", class_="zero"))
+        marks.append(element("path", d=f"M{px(x.at(mark))},0V{height}", class_="zero"))
     for line in lines:
         points = [(x.at(a), y.at(b)) for a, b in zip(line.x, line.y) if math.isfinite(b)]
-        path = "M" + "L".join(f"{_px(a)},{_px(b)}" for a, b in points)
-        marks.append(_line("curve", line.style, path, line.name))
-    return _plot_figure(title, _svg(WIDTH, height + 22, description, *marks))
+        path = "M" + "L".join(f"{px(a)},{px(b)}" for a, b in points)
+        marks.append(draw_line("curve", line.style, path, line.name))
+    return plot_figure(title, svg(WIDTH, height + 22, description, *marks))
 
 
 def line_legend(lines: Iterable[Line]) -> Markup:
     """The name of each curve."""
-    return legend((line.name, _line("curve", line.style, "M1,6H27")) for line in lines)
+    return legend((line.name, draw_line("curve", line.style, "M1,6H27")) for line in lines)
 
 
 def panels(*figures: Markup | None) -> Markup:
@@ -316,7 +318,7 @@ def change_tick(value: float) -> str:
 
 def hollow(x: float, y: float, description: str) -> Markup:
     """A hollow diamond, for a published result."""
-    d = f"M{_px(x)},{_px(y - 5.5)}l5.5,5.5l-5.5,5.5l-5.5,-5.5z"
+    d = f"M{px(x)},{px(y - 5.5)}l5.5,5.5l-5.5,5.5l-5.5,-5.5z"
     return element("path", element("title", description), d=d, class_="hollow")
 
 
@@ -324,22 +326,25 @@ def _panels(panels: Iterable[Markup | None]) -> Markup:
     return element("div", *panels, class_="panels")
 
 
-def _plot_figure(name: str, drawing: Markup) -> Markup:
+def plot_figure(name: str, drawing: Markup) -> Markup:
+    """A drawing with its caption."""
     return element("figure", element("figcaption", name), drawing)
 
 
-def _svg(width: float, height: float, label: str, *marks: Markup) -> Markup:
+def svg(width: float, height: float, label: str, *marks: Markup) -> Markup:
+    """A drawing with a description for readers who do not see it."""
     description = {"role": "img", "aria_label": label} if label else {"aria_hidden": "true"}
-    return element("svg", *marks, viewBox=f"0 0 {width} {_px(height)}", **description)
+    return element("svg", *marks, viewBox=f"0 0 {width} {px(height)}", **description)
 
 
-def _grid(axis: Axis, height: float, write: Callable[[float], str]) -> Markup:
+def grid_lines(axis: Axis, height: float, write: Callable[[float], str]) -> Markup:
+    """Vertical lines at the ticks of an axis, with their numbers below."""
     return join(
         *(
             join(
-                element("path", d=f"M{_px(axis.at(tick))},0V{height}", class_="grid"),
+                element("path", d=f"M{px(axis.at(tick))},0V{height}", class_="grid"),
                 element(
-                    "text", write(tick), x=_px(axis.at(tick)), y=height + 16, class_="tick middle"
+                    "text", write(tick), x=px(axis.at(tick)), y=height + 16, class_="tick middle"
                 ),
             )
             for tick in axis.ticks
@@ -353,11 +358,11 @@ def _margin(labels: Iterable[str]) -> float:
 
 def _label(name: str, margin: float, y: float) -> Markup:
     short = name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"
-    return element("text", element("title", name), short, x=_px(margin - 10), y=y + 4, class_="end")
+    return element("text", element("title", name), short, x=px(margin - 10), y=y + 4, class_="end")
 
 
 def _dot(x: float, y: float, style: LineStyle) -> Markup:
-    return element("circle", cx=_px(x), cy=_px(y), r=2.2, class_=f"dot f{style.colour}")
+    return element("circle", cx=px(x), cy=px(y), r=2.2, class_=f"dot f{style.colour}")
 
 
 def _draw_interval(axis: Axis, low: float, high: float, y: float, colour: int) -> Markup:
@@ -365,15 +370,17 @@ def _draw_interval(axis: Axis, low: float, high: float, y: float, colour: int) -
 
 
 def _bar(start: float, end: float, y: float, colour: int) -> Markup:
-    return element("path", d=f"M{_px(start)},{_px(y)}H{_px(end)}", class_=f"interval s{colour}")
+    return element("path", d=f"M{px(start)},{px(y)}H{px(end)}", class_=f"interval s{colour}")
 
 
-def _line(kind: str, style: LineStyle, path: str, description: str | None = None) -> Markup:
+def draw_line(kind: str, style: LineStyle, path: str, description: str | None = None) -> Markup:
+    """A path in the style of a method."""
     title = element("title", description) if description else None
     return element(
         "path", title, d=path, class_=f"{kind} s{style.colour}", stroke_dasharray=style.dash
     )
 
 
-def _px(value: float) -> str:
+def px(value: float) -> str:
+    """A coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")

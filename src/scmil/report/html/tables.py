@@ -25,6 +25,7 @@ from scmil.report.html.markup import (
 )
 from scmil.report.run import METRIC_NAMES, TUNED, Cost, Key, Run
 from scmil.report.tables import WARNING, TableEntry, caption, main_table, spread
+from scmil.stats.fold_intervals import FOLD_METHODS
 
 SPACE = "\N{NO-BREAK SPACE}"  # in headings that must not be wrapped here
 DATASET = f"Data{SPACE}set"
@@ -83,6 +84,7 @@ def results(run: Run) -> Markup | None:
         class_="pick",
         hidden="hidden",
     )
+    intervals = f"Small numbers are 95 % intervals, where there is one: {FOLD_METHODS}."
     note = (
         "Below each result, in grey: the published result and the difference of ours to it. "
         f"{run.published_note}"
@@ -90,6 +92,7 @@ def results(run: Run) -> Markup | None:
     return element(
         "div",
         pick,
+        element("p", intervals, class_="note"),
         element("p", note, class_="note m m-accuracy") if run.published else None,
         *(_main_table(run, protocol) for protocol in run.protocols),
         _patient_table(run),
@@ -289,7 +292,13 @@ def _main_number(metric: str, entry: TableEntry | None) -> Markup:
             _delta(entry.difference),
             class_="published",
         )
-    return element("span", ours, sd, paper, class_=f"m m-{metric}", data_sort=f"{entry.mean:.9g}")
+    limits = None
+    if math.isfinite(entry.low + entry.high):
+        words = f"{format_number(entry.low)} to {format_number(entry.high)}"
+        limits = element("small", words)
+    return element(
+        "span", ours, sd, limits, paper, class_=f"m m-{metric}", data_sort=f"{entry.mean:.9g}"
+    )
 
 
 def _protocol_effect_row(run: Run, row: ProtocolEffect, published: bool) -> list[Markup]:

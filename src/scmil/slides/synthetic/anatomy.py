@@ -15,6 +15,7 @@ CORNERS = 360  # of an outline
 HARMONICS = np.arange(2, 25)
 GLAND_STEP_UM, FAT_STEP_UM = 118.0, 64.0
 ATTEMPTS = 400
+NECROTIC = 0.6  # size of the necrotic centre of a tumour, relative to the tumour
 EDGE_UM = 12.0  # the roughness of every border, so the outlines hold to about this
 
 
@@ -57,6 +58,7 @@ class Anatomy:
     tumours: tuple[Outline, ...]
     inside: Field  # microns inside the tissue
     inside_tumour: Field
+    inside_necrosis: Field
     warp: tuple[Field, Field]  # displacement of textures, which hides their repetition
     thickness: Field
     fascicles: Field  # which of the two stromas
@@ -77,6 +79,7 @@ def anatomy(
     pieces: int,
     folds: int,
     pen: bool,
+    necrosis: bool = False,
 ) -> Anatomy:
     """Generate the content of a slide of this extent in microns."""
     shapes, noises, things, creases, ink = (
@@ -95,6 +98,7 @@ def anatomy(
         return Field.of(deepest if outlines else _empty_field, extent, step)
 
     inside, inside_tumour = depth(tissue), depth(grown)
+    centres = [tumour.scaled(NECROTIC) for tumour in grown] if necrosis else []
     organs = Field.noise(noises, extent, 450.0)
     narrow = min(60.0, min(extent) / 60)
     return Anatomy(
@@ -102,6 +106,7 @@ def anatomy(
         grown,
         inside,
         inside_tumour,
+        depth(centres),
         warp=(Field.noise(noises, extent, 350.0), Field.noise(noises, extent, 350.0)),
         thickness=Field.noise(noises, extent, 220.0),
         fascicles=Field.noise(noises, extent, 130.0),

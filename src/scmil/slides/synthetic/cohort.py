@@ -9,25 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scmil.core.outputs import Outputs
 from scmil.core.tables import csv_bytes
 from scmil.errors import OptionError, OutputError
+from scmil.slides.synthetic.outcomes import COLUMNS, Patient, check_outcomes, draw_patients
 from scmil.slides.synthetic.pyramid import read_recipe
+from scmil.slides.synthetic.scanners import scanner_of
 from scmil.slides.synthetic.slide import SlideOptions, check_geometry, generate_slide
 
 LABELS = ("normal", "tumour")
+POSITIVE = 0.5  # fraction of the patients with tumour
 
 
 def paint_cohort(
     folder: str | os.PathLike[str],
     slides: int = 20,
-    positive: float = 0.5,
+    positive: float = POSITIVE,
     seed: int = 0,
     size: tuple[int, int] = (20_000, 20_000),
-    mpp: float | Sequence[float] = 0.5,
+    mpp: float | Sequence[float] | None = None,
     patients: int | None = None,
     overwrite: bool = False,
+    outcomes: str = "none",
+    scanner: str = "a",
     **options: Any,
 ) -> Path:
     """Generate synthetic slides of many patients and a table of their labels.
@@ -40,14 +46,21 @@ def paint_cohort(
         positive: The fraction of the patients with tumour, on each of their slides.
         seed: Determines the content of all slides.
         size: Width and height of a slide in pixels.
-        mpp: Microns per pixel. Several values are assigned in turn within each class, so that the
-            resolution is independent of the label.
+        mpp: Microns per pixel; that of the scanner if None. Several values are assigned in turn
+            within each class, so that the resolution is independent of the label.
         patients: Number of patients; None for one per slide.
         overwrite: Whether files of other programs are replaced.
+        outcomes: "none" for classes only. With "planted", tumour fraction, inflammation and
+            necrosis differ between patients, and the table has times, a number, a grade and labels
+            that depend on them as `synthetic.outcomes` describes. With "random", the slides are
+            those of "planted", and each patient has the label and the outcomes of a random one.
+        scanner: "a", or "b" for another stain, scanner and resolution; names of its slides and
+            patients start with "b_".
         **options: Further options of `paint`.
 
     Returns:
-        The path of labels.csv, with the columns case_id, slide_id and label.
+        The path of labels.csv, with the columns case_id, slide_id and label, followed by those of
+        the outcomes.
 
     Raises:
         OptionError: If an option is invalid.
@@ -57,27 +70,35 @@ def paint_cohort(
     folder = Path(folder)
     patients = slides if patients is None else patients
     _check_cohort(slides, positive, patients, options)
+    check_outcomes(outcomes)
+    source = scanner_of(scanner)
+    mpp = source.mpp if mpp is None else mpp
     resolutions = [mpp] if isinstance(mpp, int | float) else list(mpp)
     for each in resolutions:
         check_geometry(folder / "slide.svs", size, each)
-    has_tumour = np.random.default_rng([seed, 50]).permutation(patients) < round(
-        positive * patients
-    )
+    has_tumour = choose_tumours(patients, positive, seed)
+    people = draw_patients(has_tumour.tolist(), seed, outcomes) if outcomes != "none" else []
     seeds = np.random.SeedSequence([seed, 51]).generate_state(slides)
     missing: dict[Path, SlideOptions] = {}
-    rows, counts = [], [0, 0]
+    rows: list[tuple[Any, ...]] = [("case_id", "slide_id", "label", *(COLUMNS if people else ()))]
+    counts = [0, 0]
     for number in range(slides):
         patient = number % patients
-        label = int(has_tumour[patient])
-        path = folder / f"slide_{number + 1:03d}.svs"
-        content = {"tumour": True, **options} if label else {**options, "tumour": False}
-        resolution = resolutions[counts[label] % len(resolutions)]
-        slide = SlideOptions(size=size, mpp=resolution, seed=int(seeds[number]), **content)
+        tumour = int(has_tumour[patient])
+        path = folder / f"{source.prefix}slide_{number + 1:03d}.svs"
+        content = _content(people[patient] if people else None, bool(tumour), options)
+        resolution = resolutions[counts[tumour] % len(resolutions)]
+        slide = SlideOptions(
+            size=size, mpp=resolution, seed=int(seeds[number]), scanner=scanner, **content
+        )
         if read_recipe(path) != slide.digest():
             missing[path] = slide
-        counts[label] += 1
-        rows.append((f"patient_{patient + 1:03d}", path.stem, LABELS[label]))
-    labels = csv_bytes([("case_id", "slide_id", "label"), *rows])
+        counts[tumour] += 1
+        label = int(people[patient].told.fraction > 0) if people else tumour
+        outcome = people[patient].cells(scanner) if people else ()
+        case = f"{source.prefix}patient_{patient + 1:03d}"
+        rows.append((case, path.stem, LABELS[label], *outcome))
+    labels = csv_bytes(rows)
     outputs = Outputs(folder, "paint", overwrite)
     outputs.check(folder / "labels.csv", content=labels)
     for path, slide in missing.items():
@@ -91,6 +112,26 @@ def paint_cohort(
     return folder / "labels.csv"
 
 
+def choose_tumours(patients: int, positive: float, seed: int) -> NDArray[np.bool_]:
+    """Which patients of a cohort have a tumour.
+
+    >>> int(choose_tumours(10, positive=0.3, seed=0).sum())
+    3
+    """
+    order = np.random.default_rng([seed, 50]).permutation(patients)
+    return order < round(positive * patients)
+
+
+def _content(patient: Patient | None, tumour: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """What a slide shows: as the options say, and what its patient has."""
+    content = {"tumour": True, **options} if tumour else {**options, "tumour": False}
+    if patient is None:
+        return content
+    tissue = patient.tissue
+    planted = {"inflammation": tissue.inflammation, "necrosis": tissue.necrosis}
+    return content | planted | ({"tumour_area": tissue.fraction} if tumour else {})
+
+
 def _check_replaceable(path: Path) -> None:
     """Reject an existing file that is not a synthetic slide; those contain a digest of options."""
     if os.path.lexists(path) and (path.is_symlink() or read_recipe(path) is None):
@@ -102,7 +143,7 @@ def _check_replaceable(path: Path) -> None:
 
 def _check_cohort(slides: int, positive: float, patients: int, options: dict[str, Any]) -> None:
     """Raise for invalid options of `paint_cohort`."""
-    own = {"size", "mpp", "seed"}
+    own = {"size", "mpp", "seed", "scanner"}
     available = [each.name for each in fields(SlideOptions) if each.name not in own]
     if unknown := [name for name in options if name not in available]:
         raise OptionError(

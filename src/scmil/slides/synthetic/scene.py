@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from scmil.slides.synthetic.anatomy import Anatomy
 from scmil.slides.synthetic.fields import Floats
 from scmil.slides.synthetic.pyramid import TILE
+from scmil.slides.synthetic.scanners import Scanner
 from scmil.slides.synthetic.textures import (
     CLEAR,
     LOOSE,
     LYMPHOID,
     MOST_THICKNESS,
+    NECROSIS,
     PERIOD_UM,
     STEPS,
     TUMOUR,
@@ -23,9 +25,8 @@ from scmil.slides.synthetic.textures import (
     stain_colours,
 )
 
-WHITE = np.array([243.0, 242.0, 244.0])
-# Grey levels of the camera noise, and between the darkest and the brightest corner.
-GRAIN, SLOPE = 5, 4
+# Above which level of a field of deviation 1 there are lymphocytes: in 4 or in 38 % of the tissue.
+SPARSE, INFLAMED = 1.75, 0.3
 WARP_UM, SOFT_UM = 45.0, 5.0
 # Transmitted fraction of the light.
 PENS = {"blue": (0.35, 0.45, 0.85), "green": (0.3, 0.7, 0.45), "black": (0.22, 0.22, 0.25)}
@@ -42,12 +43,16 @@ class Scene:
         mpp: float,
         seed: int,
         pen: str | None,
+        scanner: Scanner,
+        lymphocytes: float = SPARSE,
     ) -> None:
         self.anatomy, self.library, self.size, self.mpp = anatomy, library, size, mpp
-        self.colours = stain_colours(seed, WHITE - GRAIN - SLOPE / 2)
+        self.slope, self.lymphocytes = scanner.slope, lymphocytes
+        darkest = np.array(scanner.white) - scanner.grain - scanner.slope / 2
+        self.colours = stain_colours(seed, darkest, scanner)
         self.pen = None if pen is None else np.array(PENS[pen], np.float32)
         generator = np.random.default_rng([seed, 30])
-        self.grain = generator.binomial(GRAIN * 2, 0.5, (TILE, TILE, 3)).astype(np.uint8)
+        self.grain = generator.binomial(scanner.grain * 2, 0.5, (TILE, TILE, 3)).astype(np.uint8)
         self.shake = generator.uniform(size=(TILE, TILE)).astype(np.float32)
         self.things = [
             Things(_sort_by_y(anatomy.glands), library.glands),
@@ -65,7 +70,7 @@ class Scene:
     def light(self, x: int, y: int) -> int:
         """The brightness of the lamp at this tile, in grey levels above the darkest corner."""
         width, height = self.size
-        return round(SLOPE * (x / width + y / height) / 2)
+        return round(self.slope * (x / width + y / height) / 2)
 
     def tile(self, x: int, y: int) -> NDArray[np.uint8]:
         """The pixels of the tile whose top left pixel this is, (256, 256, 3)."""
@@ -99,8 +104,9 @@ class Scene:
         """The texture of each pixel."""
         material = np.multiply(self.anatomy.fascicles.window(xs, ys) > 0, LOOSE, dtype=np.int32)
         for field, least, number in (
-            (self.anatomy.lymphocytes, 1.75, LYMPHOID),
+            (self.anatomy.lymphocytes, self.lymphocytes, LYMPHOID),
             (self.anatomy.inside_tumour, 0.0, TUMOUR),
+            (self.anatomy.inside_necrosis, 0.0, NECROSIS),
         ):
             if field.bounds(xs, ys)[1] > least:
                 material[field.window(xs, ys) > least] = number

@@ -19,7 +19,8 @@ from scmil.core.extras import import_extra
 from scmil.errors import OptionError, SlideError
 from scmil.slides.synthetic.anatomy import anatomy
 from scmil.slides.synthetic.pyramid import SceneTile, write_pyramid
-from scmil.slides.synthetic.scene import PENS, Scene
+from scmil.slides.synthetic.scanners import scanner_of
+from scmil.slides.synthetic.scene import INFLAMED, PENS, SPARSE, Scene
 from scmil.slides.synthetic.textures import draw_materials
 
 PAINTER = 1  # incremented when the same seed gives another slide than before
@@ -69,7 +70,13 @@ class SyntheticSlide:
 
 @dataclass(frozen=True)
 class SlideOptions:
-    """What a synthetic slide shows; see `paint`."""
+    """What a synthetic slide shows; see `paint`.
+
+    Attributes beside the arguments of `paint`:
+        scanner: Stain and camera, a name of `scanners.SCANNERS`.
+        inflammation: Whether 38 % of the tissue has lymphocytes, instead of 4 %.
+        necrosis: Whether the centres of the tumours are necrotic, about a third of their area.
+    """
 
     size: tuple[int, int] = (20_000, 20_000)
     mpp: float = 0.5
@@ -82,10 +89,18 @@ class SlideOptions:
     step: int = 4
     quality: int = 85
     annotations: bool = False
+    scanner: str = "a"
+    inflammation: bool = False
+    necrosis: bool = False
 
     def digest(self) -> str:
-        """A digest of all options, by which a slide with the same content is recognised."""
+        """A digest of all options, by which a slide with the same content is recognised.
+
+        Options that were added later take part only if they are set, as slides have this digest.
+        """
         values = {each.name: getattr(self, each.name) for each in fields(self)}
+        later = {"scanner": "a", "inflammation": False, "necrosis": False}
+        values = {name: v for name, v in values.items() if name not in later or v != later[name]}
         text = json.dumps({"painter": PAINTER, **values}, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -162,11 +177,26 @@ def generate_slide(
     _check_content(options)
     width, height = (length * mpp for length in size)
     number, pieces = _choose_counts(options, max(width, height))
-    has_pen = options.pen is not None
     content = anatomy(
-        (width, height), seed, number, options.tumour_area, pieces, options.folds, has_pen
+        (width, height),
+        seed,
+        number,
+        options.tumour_area,
+        pieces,
+        options.folds,
+        pen=options.pen is not None,
+        necrosis=options.necrosis,
     )
-    scene = Scene(content, draw_materials(mpp, seed), size, mpp, seed, options.pen)
+    scene = Scene(
+        content,
+        draw_materials(mpp, seed, options.necrosis),
+        size,
+        mpp,
+        seed,
+        options.pen,
+        scanner_of(options.scanner),
+        INFLAMED if options.inflammation else SPARSE,
+    )
 
     def tile(x: int, y: int) -> SceneTile:
         return SceneTile(scene.tile(x, y), scene.light(x, y) if scene.is_empty(x, y) else None)
@@ -237,6 +267,7 @@ def check_geometry(path: Path, size: tuple[int, int], mpp: float) -> None:
 def _check_content(options: SlideOptions) -> None:
     """Raise for the first invalid option."""
     o = options
+    scanner_of(o.scanner)
     integer_seed = isinstance(o.seed, Integral) and o.seed >= 0
     checks = {
         f"seed = {o.seed}; expected an integer of at least 0": integer_seed,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scmil.slides.synthetic.scanners import SCANNERS, Scanner
+
 Array = NDArray[np.float32]
 Codes = NDArray[np.uint16]
 
@@ -20,10 +22,8 @@ FREQUENCIES = 512  # of the noise: up to one wave in 2 microns
 STEPS = 64  # of a stain, and of the thickness
 MOST_HAEMATOXYLIN, MOST_EOSIN, MOST_THICKNESS = 1.8, 1.2, 2.6
 CLEAR = np.uint16(0xFFFF)  # in a stamp: what lies below stays visible
-# Absorbance of red, green, blue.
-HAEMATOXYLIN, EOSIN = np.array([0.58, 0.71, 0.40]), np.array([0.17, 0.85, 0.50])
 VARIANTS = 12
-STROMA, LOOSE, LYMPHOID, TUMOUR = range(4)
+STROMA, LOOSE, LYMPHOID, TUMOUR, NECROSIS = range(5)
 
 
 class Canvas:
@@ -121,14 +121,16 @@ class Materials:
     fat: list[Codes]
 
 
-def draw_materials(mpp: float, seed: int) -> Materials:
-    """Draw the textures and the stamps of a slide."""
+def draw_materials(mpp: float, seed: int, necrosis: bool = False) -> Materials:
+    """Draw the textures and the stamps of a slide; that of necrosis only if there is any."""
     materials: dict[int, Callable[[Canvas, np.random.Generator], None]] = {
         STROMA: _stroma,
         LOOSE: _loose_stroma,
         LYMPHOID: _lymphoid,
         TUMOUR: _tumour,
     }
+    if necrosis:
+        materials[NECROSIS] = _necrosis
     textures = []
     for number, draw in sorted(materials.items()):
         canvas = Canvas(PERIOD_UM, mpp)
@@ -141,14 +143,18 @@ def draw_materials(mpp: float, seed: int) -> Materials:
     return Materials(canvas.size, np.concatenate(textures), *stamps)
 
 
-def stain_colours(seed: int, white: NDArray[np.float64]) -> NDArray[np.uint32]:
+def stain_colours(
+    seed: int, white: NDArray[np.float64], scanner: Scanner = SCANNERS["a"]
+) -> NDArray[np.uint32]:
     """The colour of each thickness and stain code by the law of Beer and Lambert, as RGB0 bytes.
 
     The staining varies between slides: the amounts by a fifth, the hues slightly.
     """
     generator = np.random.default_rng([seed, 20])
-    vectors = np.stack([HAEMATOXYLIN, EOSIN]) + generator.normal(0, 0.025, (2, 3))
+    vectors = np.array([scanner.haematoxylin, scanner.eosin])
+    vectors += generator.normal(0, 0.025, (2, 3))
     vectors *= generator.uniform(0.85, 1.2, (2, 1)) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors *= scanner.amount
     share = np.linspace(0, 1, STEPS)
     thickness, haematoxylin, eosin = (
         MOST_THICKNESS * share,
@@ -228,6 +234,15 @@ def _tumour(canvas: Canvas, generator: np.random.Generator) -> None:
     canvas.nuclei(generator, xy, (9.5, 16.0), (0.65, 0.95), 0.1, (0.6, 1.15))
     specks = xy + generator.uniform(-2, 2, xy.shape)
     canvas.nuclei(generator, specks, (1.8, 3.0), (0.8, 1.0), 0.0, (1.1, 1.5))
+
+
+def _necrosis(canvas: Canvas, generator: np.random.Generator) -> None:
+    """Pale pink, granular debris with few dark fragments of nuclei."""
+    grain, clouds = canvas.noise(generator, 5.0), canvas.noise(generator, 60.0)
+    canvas.eosin = np.clip(0.42 + 0.06 * grain + 0.05 * clouds, 0, 1)
+    canvas.haematoxylin = np.clip(0.04 + 0.015 * grain, 0, 1)
+    xy = _jittered_lattice(generator, 24.0, 0.5)
+    canvas.nuclei(generator, xy, (1.5, 3.2), (0.6, 1.0), 0.1, (0.5, 1.0))
 
 
 def _polar(canvas: Canvas) -> tuple[Array, Array]:

@@ -23,7 +23,9 @@ PLAIN_END = (
 
 
 def heading(scores: Scores, label: str | None) -> str:
-    """The title: slide, label and prediction."""
+    """The title: slide, label and prediction; of models with one answer, its value."""
+    if len(scores.classes) == 1:
+        return f"{scores.id}  ·  predicted {scores.classes[0]}: {scores.probabilities[0]:.4g}"
     predicted = scores.classes[scores.predicted]
     verdict = "" if label is None else " (right)" if label == predicted else " (wrong)"
     return f"{scores.id}  ·  label: {label or 'unknown'}  ·  predicted: {predicted}{verdict}"
@@ -35,7 +37,7 @@ def numbers(scores: Scores, mpp: float | None) -> list[str]:
     chances = ", ".join(f"{scores.classes[k]} {scores.probabilities[k]:.3f}" for k in likely)
     microns = f" ({scores.side * mpp:.4g} microns)" if mpp else ""
     return [
-        f"Probability: {chances}"
+        f"{'Predicted' if len(scores.classes) == 1 else 'Probability'}: {chances}"
         + (
             f" (threshold {scores.threshold:.3f})."
             if len(scores.classes) == 2 and scores.threshold is not None
@@ -129,10 +131,11 @@ def meaning(score: str, classes: Sequence[str]) -> str:
     ('Probability of tumour for each tile on its own', 'Code of atom 7')
     """
     kind, _, detail = score.partition(":")
+    first = "Predicted" if len(classes) == 1 else "Probability of"
     return {
         "attention": "Attention",
         "ratio": "Attention times the number of tiles (1 is average)",
-        "probability": f"Probability of {detail or classes[-1]} for each tile on its own",
+        "probability": f"{first} {detail or classes[-1]} for each tile on its own",
         "evidence": f"Evidence for {detail or classes[-1]}: contribution of each tile to its logit",
         "lambda": "Lambda, the sparsity weight of each tile",
         "sparsity": "Fraction of atoms with code zero",

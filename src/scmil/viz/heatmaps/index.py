@@ -20,6 +20,7 @@ CARD_PX = 480
 def index_page(maps: Maps, model: str, failed: Mapping[str, str]) -> str:
     """The heatmaps, sorted by probability, and below them the slides that failed."""
     page, classes = maps.scores.page, maps.scores.page["classes"]
+    answer = "predicted" if len(classes) == 1 else "probability of"
     cards = []
     for slide_id, facts in sorted(
         page["slides"].items(), key=lambda item: (-item[1]["probabilities"][-1], item[0])
@@ -30,9 +31,10 @@ def index_page(maps: Maps, model: str, failed: Mapping[str, str]) -> str:
             classes[facts["predicted"]],
         )
         if path.is_file():
+            one = len(classes) == 1
             lines = [
-                f"label: {label or 'unknown'}, predicted: {predicted}",
-                f"probability of {classes[-1]}: {facts['probabilities'][-1]:.3f}",
+                *([] if one else [f"label: {label or 'unknown'}, predicted: {predicted}"]),
+                f"{answer} {classes[-1]}: {facts['probabilities'][-1]:.3f}",
                 f"effective tiles: {facts['effective_tiles']:.1f} of {facts['tiles']:,}",
                 *filter(
                     None,
@@ -71,7 +73,7 @@ def index_page(maps: Maps, model: str, failed: Mapping[str, str]) -> str:
     about = [
         f"{meaning(maps.score, classes)}. {ends} {colours} Click a "
         "slide for its sheet, with the slide beside the heatmap. Red outlines are annotations.",
-        f"Sorted by the probability of {classes[-1]}. Effective tiles: the number of tiles that "
+        f"Sorted by the {answer} {classes[-1]}. Effective tiles: the number of tiles that "
         "share the attention, as the exponential of its entropy. For research use only. Not a "
         "medical device.",
     ]

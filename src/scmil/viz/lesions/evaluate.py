@@ -20,7 +20,7 @@ from scmil.errors import DataError
 from scmil.stats import localisation
 from scmil.stats.localisation import Rule
 from scmil.studies import load_trained_model, score_folder
-from scmil.studies.settings import without_partly_annotated
+from scmil.studies.from_settings import without_partly_annotated
 from scmil.viz.lesions.results import (
     EvaluatedSlide,
     Page,

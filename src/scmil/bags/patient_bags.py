@@ -1,0 +1,131 @@
+"""All slides of a patient as one bag."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from scmil.bags.bag import Bag, BagSet
+from scmil.bags.target_bags import with_targets
+from scmil.bags.targets import Targets
+from scmil.core.fingerprint import Mark, sha256_of_json
+from scmil.core.text import first_names
+from scmil.errors import DataError
+from scmil.stats.groups import group_positions
+
+# How the slides of a patient are used: one bag of all tiles, or one bag per slide whose predictions
+# are averaged, or of which the largest counts.
+PATIENT_MODES = ("joined", "mean", "max")
+GAP = 1024  # pixels between the slides of a patient, so that no tiles of two slides are neighbours
+
+
+def join_slides(bags: BagSet) -> BagSet:
+    """Join the slides of each patient to one bag, whose id is the patient.
+
+    Slides without a patient stay as they are. Positions of the second and further slides are
+    moved to the right, so that slides do not overlap; they are None if a slide has none.
+
+    Args:
+        bags: Slides with patients.
+
+    Returns:
+        The bags of the patients; their features are read when a bag is accessed.
+
+    Raises:
+        DataError: No patient is known, or slides of one patient have different labels or values.
+
+    >>> slides = [Bag(name, torch.ones(2, 3), 1, patient="p") for name in ("a", "b")]
+    >>> joined = join_slides(BagSet([*slides, Bag("c", torch.zeros(1, 3), 0)]))
+    >>> joined.ids, joined.labels, joined[0]
+    (('p', 'c'), (1, 0), Bag('p', 4 x 3, label=1))
+    """
+    if all(patient is None for patient in bags.patients):
+        raise DataError(
+            "the slides of a patient cannot be joined, because no patient is known. Add a column "
+            "case_id to the labels, or omit --patient joined."
+        )
+    groups = group_positions(bags.patients)
+    members = {
+        bags.ids[positions[0]] if isinstance(patient, tuple) else patient: positions
+        for patient, positions in groups.items()
+    }
+    _check_same_labels(bags, members)
+
+    def load(patient: str) -> Bag:
+        return _join([bags[position] for position in members[patient]], patient)
+
+    def mark(patient: str, before: Mark | None) -> Mark:
+        marks = [bags.mark(bags.ids[position]) for position in members[patient]]
+        return Mark(f"joined:{sha256_of_json([each.token for each in marks])}")
+
+    first = {patient: positions[0] for patient, positions in members.items()}
+    patients = [bags.patients[position] for position in first.values()]
+    labels = [bags.labels[position] for position in first.values()]
+    joined = BagSet.lazy(members, load, labels, patients, bags.classes, mark)
+    if bags.targets is None:
+        return joined
+    values = tuple(bags.targets.of(bags.ids[position]) for position in first.values())
+    own = Targets(bags.targets.target, tuple(members), values, tuple(patients))
+    return with_targets(joined, replace(own, columns=bags.targets.columns))
+
+
+def _check_same_labels(bags: BagSet, members: dict[str, list[int]]) -> None:
+    """Raise if slides of one patient have different labels or values."""
+
+    def answer(position: int) -> object:
+        if bags.targets is not None:
+            return bags.targets.of(bags.ids[position])
+        return bags.labels[position]
+
+    mixed = [
+        patient
+        for patient, positions in members.items()
+        if len({answer(position) for position in positions}) > 1
+    ]
+    if mixed:
+        raise DataError(
+            f"{len(mixed)} patients have slides with different labels ({first_names(mixed)}), so "
+            "their slides cannot be joined. Correct the table, or omit --patient joined."
+        )
+
+
+def _join(slides: list[Bag], patient: str) -> Bag:
+    if len({slide.features.shape[1] for slide in slides}) > 1:
+        raise DataError(
+            f"the slides of patient {patient!r} have features of different dimensions. Encode all "
+            "slides with one encoder."
+        )
+    xy = None
+    if all(slide.xy is not None for slide in slides):
+        columns: list[Tensor] = []
+        right = 0
+        for slide in slides:
+            assert slide.xy is not None
+            shifted = slide.xy.clone()
+            if columns:  # the first slide keeps its positions
+                shifted[:, 0] += right + GAP - int(slide.xy[:, 0].min())
+            columns.append(shifted)
+            side = int(slide.provenance.get("side_level0") or 0)
+            right = int(shifted[:, 0].max()) + side
+        xy = torch.cat(columns)
+    labelled = all(slide.instance_labels is not None for slide in slides)
+    return replace(
+        slides[0],
+        id=patient,
+        features=torch.cat([slide.features for slide in slides]),
+        instance_labels=torch.cat([s.instance_labels for s in slides]) if labelled else None,  # type: ignore[misc]
+        xy=xy,
+        provenance=_common_provenance(slides),
+    )
+
+
+def _common_provenance(slides: list[Bag]) -> dict[str, object]:
+    """What all slides have in common: what belongs to one slide is left out."""
+    first = slides[0].provenance
+    return {
+        key: value
+        for key, value in first.items()
+        if all(slide.provenance.get(key) == value for slide in slides)
+    }

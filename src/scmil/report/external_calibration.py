@@ -1,0 +1,115 @@
+"""ROC curve and calibration on the page of a test on another cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
+from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
+from scmil.report.html.tables import number_cell, row_header, table
+from scmil.report.model_page import roc
+from scmil.report.run_files import ResultTable
+
+Page = Mapping[str, Any]
+DASHED = "4 3"
+
+
+def estimate_cell(
+    found: Page | None, write: Callable[[float | None], str] = format_number
+) -> Markup:
+    """A cell with a metric and its interval; a dash if there is none."""
+    if found is None:
+        return number_cell(ABSENT)
+    if found["low"] is None or found["high"] is None:
+        return number_cell(write(found["value"]), found["value"])
+    low, high = write(found["low"]), write(found["high"])
+    text = join(write(found["value"]), element("small", f"{low} to {high}"))
+    return number_cell(text, found["value"])
+
+
+def calibration_section(page: Page, predictions: ResultTable) -> Markup | None:
+    """ROC curves, reliability diagrams, calibration intercept and slope; None for other tasks."""
+    calibration = page["metrics"].get("calibration")
+    if not calibration:
+        return None
+    labels, classes = predictions.text("y_true"), list(calibration)
+    lines, bins = [], []
+    for i, name in enumerate(classes):
+        positive = labels == name
+        if 0 < positive.sum() < len(positive):
+            x, y = roc(positive, predictions.numbers(f"p_{name}"))
+            lines.append(Line(name, LineStyle(i, None), x.tolist(), y.tolist()))
+        bins.append(_reliability_line(name, i, calibration[name]["bins"]))
+    diagonal = Line(
+        "random ranking; perfect calibration", LineStyle(6, DASHED), [0.0, 1.0], [0.0, 1.0]
+    )
+    figures = [
+        line_panel("Sensitivity, by false positive rate", "ROC curve", [*lines, diagonal])
+        if lines
+        else None,
+        line_panel(
+            "Observed frequency, by predicted probability",
+            "Reliability diagram",
+            [*bins, diagonal],
+        ),
+    ]
+    return join(
+        element("p", _calibration_words(calibration)),
+        line_legend([*(lines or bins), diagonal]),
+        panels(*figures),
+        _calibration_table(calibration),
+        *(_bins_table(name, calibration[name]["bins"]) for name in classes),
+    )
+
+
+def _reliability_line(name: str, colour: int, bins: Sequence[Page]) -> Line:
+    x = [float(each["predicted"]) for each in bins]
+    y = [float(each["observed"]["value"]) for each in bins]
+    return Line(name, LineStyle(colour, None), x, y)
+
+
+def _calibration_words(calibration: Page) -> str:
+    words = (
+        "Perfect calibration has intercept 0 and slope 1. An intercept above 0 means that the "
+        "class is more frequent than predicted; a slope below 1 that probabilities are too extreme."
+    )
+    separated = [name for name, found in calibration.items() if found["separated"]]
+    if separated:
+        words += (
+            f" A threshold separates {', '.join(separated)} from the rest without error, so that "
+            "its slope is infinite."
+        )
+    return words
+
+
+def _calibration_table(calibration: Page) -> Markup:
+    rows = [
+        [
+            row_header(name),
+            estimate_cell(found["intercept"]),
+            number_cell("∞") if found["separated"] else estimate_cell(found["slope"]),
+            *(
+                number_cell(format_number(found["brier"][key]), found["brier"][key])
+                for key in ("reliability", "resolution", "uncertainty")
+            ),
+        ]
+        for name, found in calibration.items()
+    ]
+    heads = ["intercept", "slope", "Brier: reliability", "Brier: resolution", "Brier: uncertainty"]
+    return table("Calibration", ["Class"], heads, rows)
+
+
+def _bins_table(name: str, bins: Sequence[Page]) -> Markup:
+    rows = [
+        [
+            row_header(f"{each['from']:.1f} to {each['to']:.1f}"),
+            number_cell(str(each["slides"]), each["slides"]),
+            number_cell(format_number(each["predicted"]), each["predicted"]),
+            estimate_cell(each["observed"]),
+        ]
+        for each in bins
+    ]
+    heads = ["slides", "mean probability", "observed frequency"]
+    body = table(f"Reliability of the probability of {name}", ["Probability"], heads, rows)
+    return element("details", element("summary", f"Reliability of {name}, as a table"), body)

@@ -1,0 +1,142 @@
+"""The HTML page of metrics by subgroup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scmil.report.html.markup import Markup, element, format_number, join, p_equals, p_value
+from scmil.report.html.tables import number_cell, row_header, table, text_cell
+from scmil.report.page import whole_page
+from scmil.stats.subgroups import (
+    LEAST_OF_CLASS,
+    LEAST_PATIENTS,
+    PERMUTATIONS,
+    Gap,
+    Subgroup,
+    SubgroupTable,
+)
+
+NAMES = {
+    "accuracy": "Accuracy",
+    "auc": "AUC",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "balanced_accuracy": "Balanced accuracy",
+}
+METHOD = (
+    "95 % intervals: Wilson's score interval for proportions, score interval with the variance of "
+    "normal scores for the AUC, both at the effective number of patients."
+)
+TEST = (
+    f"p: permutation test with {PERMUTATIONS} permutations, in which the groups are exchanged "
+    "between patients of the same class. Adjusted p: Holm's correction for all gaps of this table."
+)
+SMALL = (
+    f"Small groups (fewer than {LEAST_PATIENTS} patients, or fewer than {LEAST_OF_CLASS} of a "
+    "class) and missing values are marked, and are left out of the gaps."
+)
+
+
+def write_subgroup_page(
+    origin: str, classes: Sequence[str], found: SubgroupTable, notes: Sequence[str] = ()
+) -> str:
+    """The page as HTML.
+
+    Args:
+        origin: What the metrics are computed from.
+        classes: Names of the classes.
+        found: The groups and their gaps.
+        notes: Further notes for the reader.
+    """
+    title = "Metrics by subgroup"
+    about = f"On the {origin}. Classes: {', '.join(classes)}."
+    if len(classes) == 2:
+        about += f" Sensitivity is that for {classes[1]!r}."
+    columns = list(dict.fromkeys(group.column for group in found.groups))
+    return whole_page(
+        title,
+        element("header", element("h1", title), element("p", about, class_="about")),
+        element("p", summarise_gaps(found), class_="verdict"),
+        *(element("p", note, class_="note") for note in notes),
+        _section(
+            "Groups",
+            element("p", f"{METHOD} {SMALL}", class_="note"),
+            *(
+                _group_table(column, [group for group in found.groups if group.column == column])
+                for column in columns
+            ),
+        ),
+        _section("Gaps", element("p", TEST, class_="note"), _gap_table(found.gaps))
+        if found.gaps
+        else Markup(),
+        element("footer", "Written by scmil. For research use only. Not a medical device."),
+    )
+
+
+def summarise_gaps(found: SubgroupTable) -> str:
+    """The largest gap as a sentence that names the number of gaps that were compared.
+
+    >>> gap = Gap("site", "auc", "A", "B", 0.21, 0.01, 0.04)
+    >>> print(summarise_gaps(SubgroupTable((), (gap,))))
+    Largest of 1 compared gap: AUC of site, A better than B by 0.210 (p = 0.01, adjusted p = 0.04).
+    """
+    words = ""
+    if gap := found.worst:
+        number = f"{len(found.gaps)} compared gap{'s' * (len(found.gaps) > 1)}"
+        words = (
+            f"Largest of {number}: {NAMES[gap.metric]} of {gap.column}, {gap.best} better than "
+            f"{gap.worst} by {format_number(gap.difference)} ({p_equals(gap.p)}, adjusted "
+            f"{p_equals(gap.adjusted)})."
+        )
+        real = [each for each in found.gaps if each.adjusted < 0.05]
+        if real and real[0] is not gap:
+            other = min(real, key=lambda each: each.adjusted)
+            words += (
+                f" The gap with the smallest adjusted p: {NAMES[other.metric]} of {other.column}, "
+                f"{format_number(other.difference)} ({p_equals(other.adjusted)})."
+            )
+    if found.not_compared:
+        words += (
+            f" Not compared, because fewer than two groups are large enough: "
+            f"{', '.join(found.not_compared)}."
+        )
+    return words.strip()
+
+
+def _section(title: str, *body: Markup) -> Markup:
+    return element("section", element("h2", title), *body)
+
+
+def _group_table(column: str, groups: Sequence[Subgroup]) -> Markup:
+    metrics = list(groups[0].metrics)
+    rows = []
+    for group in groups:
+        cells = [
+            row_header(group.name, "small group" if group.small else None),
+            number_cell(str(group.slides), group.slides),
+            number_cell(str(group.patients), group.patients),
+        ]
+        for metric in metrics:
+            value, (low, high) = group.metrics[metric]
+            limits = element("small", f"{format_number(low)} to {format_number(high)}")
+            cells.append(number_cell(join(format_number(value), limits), value))
+        rows.append(cells)
+    heads = ["Slides", "Patients", *(NAMES[metric] for metric in metrics)]
+    return join(element("h3", column), table(f"Metrics by {column}", [column], heads, rows))
+
+
+def _gap_table(gaps: Sequence[Gap]) -> Markup:
+    rows = [
+        [
+            row_header(gap.column),
+            text_cell(NAMES[gap.metric]),
+            text_cell(gap.best),
+            text_cell(gap.worst),
+            number_cell(format_number(gap.difference), gap.difference),
+            number_cell(p_value(gap.p), gap.p),
+            number_cell(p_value(gap.adjusted), gap.adjusted),
+        ]
+        for gap in gaps
+    ]
+    words = ["Column", "Metric", "Highest in", "Lowest in"]
+    return table("Gaps between subgroups", words, ["Gap", "p", "Adjusted p"], rows)

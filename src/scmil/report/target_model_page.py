@@ -1,0 +1,229 @@
+"""The parts of a model's page that differ for survival, numbers, grades and several labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scmil.core.run_format import MAIN_METRICS
+from scmil.report.html import target_plots
+from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
+from scmil.report.html.plots import Line, LineStyle, panels
+from scmil.report.html.tables import number_cell, row_header, table, text_cell
+from scmil.report.run_files import ResultTable
+from scmil.report.target_run import LABEL_METRICS, NAMES
+from scmil.stats.survival import kaplan_meier
+
+METRICS = {name: text for names in NAMES.values() for name, text in names.items()} | {
+    **{name: text for name, text in LABEL_METRICS.items() if name != "auc"},
+    "mae": "mean absolute error",
+}
+Mask = NDArray[np.bool_]
+PARTS = {"test": "test split", "valid": "validation split", "train": "training split"}
+
+
+def metric_name(column: str) -> str:
+    """The name of a metric of another task than classes, as a reader knows it.
+
+    >>> metric_name("auc@12.5"), metric_name("tp53: auc"), metric_name("mae")
+    ('AUC at 12.5', 'tp53: AUC', 'mean absolute error')
+    """
+    if column in METRICS:
+        return METRICS[column]
+    label, colon, metric = column.rpartition(": ")
+    base, at, time = metric.partition("@")
+    plain = "AUC" if base == "auc" else METRICS.get(base, base.replace("_", " "))
+    return f"{label}{colon}{plain}" + (f" at {time}" if at else "")
+
+
+def describe_target(study: Mapping[str, Any]) -> str:
+    """What the model predicts, in words."""
+    target, task = study["target"], study["task"]
+    if task == "survival":
+        return f"Time to an event (columns {target['time']} and {target['event']})."
+    if task == "regression":
+        return f"Number: {target['name']}."
+    if task == "ordinal":
+        return f"Grade {target['name']}: {', '.join(target['grades'])}."
+    return f"Labels: {', '.join(target['names'])}."
+
+
+def summarise_target_metrics(metrics: Mapping[str, Any]) -> str:
+    """The main metric of the test split, or of the validation split without one."""
+    column, _, name = MAIN_METRICS[metrics["task"]]
+    part = "test" if "test" in metrics else "valid"
+    [(level, found)] = metrics[part].items()
+    words = f"On {found['n']} {level}s of the {PARTS[part]}: {name} {_with_range(found[column])}."
+    for row in metrics.get("cross_validation", [])[-1:]:
+        words += f" Over {row['repeats']} x {row['folds']} folds: {name} {row[column]:.3f}."
+    if part != "test":
+        return (
+            f"{words} The epoch was selected on the validation split, so its metrics are biased "
+            "upwards; those of the cross-validation are not."
+        )
+    return words + (" With so few slides the uncertainty is large." if found["n"] < 30 else "")
+
+
+def target_metrics_table(metrics: Mapping[str, Any]) -> Markup:
+    """Every metric of every split with its interval."""
+    columns = [(part, *next(iter(metrics[part].items()))) for part in PARTS if part in metrics]
+    heads = [f"{PARTS[part]}, {found['n']} {level}s" for part, level, found in columns]
+    names = dict.fromkeys(
+        metric
+        for _, _, found in columns
+        for metric, value in found.items()
+        if isinstance(value, dict)
+    )
+    rows = [
+        [
+            row_header(metric_name(metric)),
+            *(_estimate_cell(found.get(metric)) for *_, found in columns),
+        ]
+        for metric in names
+    ]
+    words = (
+        f"95 % confidence intervals: {metrics['intervals']} Metrics on the training and "
+        "validation splits are biased upwards, because the model was fitted and selected on them."
+    )
+    tested = metrics.get("test", {})
+    for found in tested.values():
+        if found.get("log_rank_p") is not None:
+            words += (
+                " Log-rank test of patients above and below the median risk of the training split, "
+                f"in the test split: p = {found['log_rank_p']:.3g}."
+            )
+    return join(element("p", words, class_="note"), table("Metrics", ["Metric"], heads, rows))
+
+
+def _estimate_cell(found: Mapping[str, float | None] | None) -> Any:
+    if found is None or found["value"] is None:
+        return text_cell(ABSENT)
+    shown = join(format_number(found["value"]), element("small", _range_text(found)))
+    return number_cell(shown, found["value"])
+
+
+def _range_text(found: Mapping[str, float | None]) -> str:
+    return f"{format_number(found['low'])} to {format_number(found['high'])}"
+
+
+def _with_range(found: Mapping[str, float | None]) -> str:
+    return f"{format_number(found['value'])} ({_range_text(found)})"
+
+
+def score_line(study: Mapping[str, Any], history: ResultTable) -> Line | None:
+    """The validation score by epoch; None without validation bags."""
+    if "valid_score" not in history.columns:
+        return None
+    name = MAIN_METRICS[study["task"]].name
+    values = history.numbers("valid_score", empty=True).tolist()
+    return Line(name, LineStyle(0, None), history.numbers("epoch").tolist(), values)
+
+
+def read_target_predictions(folder: Path) -> ResultTable:
+    """`predictions.csv` of a model of another task than classes."""
+    return ResultTable(folder / "predictions.csv", ["slide_id", "case_id", "part", "y_pred"])
+
+
+def target_prediction_table(study: Mapping[str, Any], predictions: ResultTable) -> Markup:
+    """Observed and predicted values of every slide, those of the test split first."""
+    observed = [name for name in predictions.columns if name.startswith("y_") and name != "y_pred"]
+    predicted = [name for name in predictions.columns if name.startswith(("p_", "s_"))]
+    numbers = [predictions.numbers(name) for name in predicted]
+    texts = [predictions.text(name) for name in ("slide_id", "case_id", "part", "y_pred")]
+    shown = [predictions.text(name) for name in observed]
+    order = sorted(range(predictions.length), key=lambda i: list(PARTS).index(str(texts[2][i])))
+    rows = [
+        [
+            row_header(str(texts[0][i]), str(texts[1][i]) or None),
+            text_cell(PARTS[str(texts[2][i])]),
+            *(text_cell(str(column[i]) or ABSENT) for column in shown),
+            text_cell(str(texts[3][i])),
+            *(number_cell(f"{column[i]:.4g}", float(column[i])) for column in numbers),
+        ]
+        for i in order
+    ]
+    words = "Observed and predicted values. Click a column header to sort."
+    if study["task"] == "survival":
+        words += (
+            " The risk is higher for an earlier event; s(t) is the predicted probability of no "
+            "event up to the time t."
+        )
+    heads = [f"s({name[2:]})" if name.startswith("s_") else name[2:] for name in predicted]
+    first = ["Slide", "Split", *(name[2:] for name in observed), "Predicted"]
+    return join(element("p", words), table("Predictions", first, heads, rows))
+
+
+def target_plot(study: Mapping[str, Any], predictions: ResultTable) -> Markup | None:
+    """Survival by risk, predicted against observed numbers, or the confusion of grades.
+
+    Of the test split, or of the validation split without one; None for several labels.
+    """
+    parts = predictions.text("part")
+    part = "test" if (parts == "test").any() else "valid"
+    own = parts == part
+    draw = {"survival": _survival_plot, "regression": _agreement_plot, "ordinal": _grade_table}
+    made = draw.get(study["task"])
+    return None if made is None or not own.any() else made(study, predictions, own, PARTS[part])
+
+
+def _survival_plot(
+    study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
+) -> Markup:
+    target = study["target"]
+    rows = np.flatnonzero(own)
+    cases = [str(predictions.text("case_id")[i]) or f"slide {i}" for i in rows]
+    first = rows[np.unique(cases, return_index=True)[1]]
+    times = predictions.numbers(f"y_{target['time']}")[first]
+    events = predictions.numbers(f"y_{target['event']}")[first]
+    high = np.char.startswith(predictions.text("y_pred")[first].astype(str), "high")
+    groups = {
+        name: kaplan_meier(times[chosen], events[chosen])
+        for name, chosen in (("low risk", ~high), ("high risk", high))
+        if chosen.any()
+    }
+    words = (
+        f"Kaplan-Meier curves of the patients of the {part} with a low and a high predicted risk; "
+        "the cut-off is the median risk of the training split, and the first slide of a patient "
+        "decides. Short lines are censored times."
+    )
+    sizes = ", ".join(f"{int(c.sum())} {n}" for n, c in (("low", ~high), ("high", high)))
+    panel = target_plots.survival_panel(sizes, groups, target["time"])
+    return join(element("p", words), target_plots.survival_legend(), panels(panel))
+
+
+def _agreement_plot(
+    study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
+) -> Markup:
+    name = study["target"]["name"]
+    observed, predicted = predictions.numbers(f"y_{name}")[own], predictions.numbers(f"p_{name}")
+    words = (
+        f"Predicted number (vertical) against the observed one (horizontal) of each slide of the "
+        f"{part}; on the line they agree."
+    )
+    panel = target_plots.agreement_panel(name, observed, predicted[own], name)
+    return join(element("p", words), panels(panel))
+
+
+def _grade_table(
+    study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
+) -> Markup:
+    grades = study["target"]["grades"]
+    observed = predictions.text(f"y_{study['target']['name']}")[own]
+    predicted = predictions.text("y_pred")[own]
+    rows = [
+        [
+            row_header(f"observed {grade}"),
+            *(
+                number_cell(str(n := int(((observed == grade) & (predicted == other)).sum())), n)
+                for other in grades
+            ),
+        ]
+        for grade in grades
+    ]
+    heads = [f"predicted {grade}" for grade in grades]
+    words = element("p", f"Number of slides of the {part}.")
+    return join(words, table("Confusion of grades", ["Grade"], heads, rows))

@@ -1,0 +1,287 @@
+"""Metrics of subgroups, such as sexes, sites or scanners, and the largest gaps between them.
+
+Each gap is tested by permutation: the subgroups are exchanged between patients of the same class,
+so that a different share of the classes is no gap. The p-values are adjusted for the number of
+gaps (Holm). Small groups are shown with their intervals and take no part in the gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scmil.core.shapes import Numbers
+from scmil.errors import DataError
+from scmil.stats.bootstrap import BLOCK_NUMBERS, Groups, Interval, MetricEstimate, number_groups
+from scmil.stats.paired_tests import holm
+from scmil.stats.small_samples import UNKNOWN, mean_interval, metric_intervals, proportion_interval
+
+LEAST_PATIENTS = 10  # a group with fewer is small
+LEAST_OF_CLASS = 5  # so is one with fewer patients of a class
+MOST_GROUPS = 12  # more values are a number or an id
+PERMUTATIONS = 2000
+MISSING = "(missing)"
+Statistic = Callable[[Numbers], Numbers]  # groups (k, b) to values (k,)
+
+
+@dataclass(frozen=True)
+class SlideOutcomes:
+    """Test predictions by slide.
+
+    Attributes:
+        labels: Class of each slide (b,).
+        right: Whether it was predicted correctly (b,); a mean over repeats lies between 0 and 1.
+        probabilities: Class probabilities (b, c), the mean over repeats.
+        patients: The patient of each slide; None is a patient of its own.
+    """
+
+    labels: NDArray[np.int64]
+    right: Numbers
+    probabilities: Numbers
+    patients: Groups
+
+
+class Subgroup(NamedTuple):
+    """A group of slides with its metrics; `small` if they say little."""
+
+    column: str
+    name: str
+    slides: int
+    patients: int
+    small: bool
+    metrics: Mapping[str, MetricEstimate]
+
+
+class Gap(NamedTuple):
+    """The largest difference of a metric between two groups of a column.
+
+    `p` is that of the permutation test, `adjusted` is corrected for all gaps that were tested.
+    """
+
+    column: str
+    metric: str
+    best: str
+    worst: str
+    difference: float
+    p: float
+    adjusted: float
+
+
+@dataclass(frozen=True)
+class SubgroupTable:
+    """All groups, the gaps (largest first), and columns whose groups could not be compared."""
+
+    groups: tuple[Subgroup, ...]
+    gaps: tuple[Gap, ...]
+    not_compared: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> Gap | None:
+        """The largest gap."""
+        return self.gaps[0] if self.gaps else None
+
+
+def compare_subgroups(
+    tested: SlideOutcomes,
+    columns: Mapping[str, Sequence[str | None]],
+    permutations: int = PERMUTATIONS,
+    seed: int = 0,
+) -> SubgroupTable:
+    """Compute the metrics of the groups of each column, and the largest gap of each metric.
+
+    Args:
+        tested: The predictions.
+        columns: The group of each slide, by column; None if it is missing.
+        permutations: Number of permutations of each test.
+        seed: Seed of the permutations.
+
+    Returns:
+        The groups and gaps. Accuracy and AUC, and for two classes sensitivity and specificity, for
+        more the balanced accuracy.
+
+    Raises:
+        DataError: A column has more than 12 values, one value, or another number of slides.
+
+    >>> labels = np.array([0, 1] * 20)
+    >>> p = np.where(labels == 1, 0.8, 0.3)
+    >>> slides = SlideOutcomes(labels, np.ones(40), np.stack([1 - p, p], 1), [None] * 40)
+    >>> table = compare_subgroups(slides, {"sex": ["f"] * 20 + ["m"] * 20}, permutations=10)
+    >>> [(group.name, group.metrics["accuracy"].value) for group in table.groups]
+    [('f', 1.0), ('m', 1.0)]
+    >>> table.worst.difference
+    0.0
+    """
+    groups: list[Subgroup] = []
+    found: list[Gap] = []
+    not_compared: list[str] = []
+    for column, values in columns.items():
+        _check_column(column, values, len(tested.labels))
+        names = sorted({value for value in values if value is not None})
+        codes = np.array([names.index(value) if value is not None else -1 for value in values])
+        own = [_describe_group(tested, column, name, codes == i) for i, name in enumerate(names)]
+        groups += own
+        if (codes == -1).any():
+            groups.append(_describe_group(tested, column, MISSING, codes == -1, missing=True))
+        large = [i for i, group in enumerate(own) if not group.small]
+        if len(large) < 2:
+            not_compared.append(column)
+        else:
+            found += _gaps(tested, column, names, codes, large, permutations, seed)
+    if found:
+        adjusted = holm([gap.p for gap in found])
+        found = [gap._replace(adjusted=float(p)) for gap, p in zip(found, adjusted, strict=True)]
+    found.sort(key=lambda gap: -gap.difference)
+    return SubgroupTable(tuple(groups), tuple(found), tuple(not_compared))
+
+
+def _check_column(column: str, values: Sequence[str | None], slides: int) -> None:
+    if len(values) != slides:
+        raise DataError(f"{column}: {len(values)} values for {slides} slides. Give one for each.")
+    different = {value for value in values if value is not None}
+    if len(different) > MOST_GROUPS:
+        raise DataError(
+            f"{column} has {len(different)} different values, and at most {MOST_GROUPS} groups are "
+            "compared. Group them in a new column, such as 'under 50' and '50 and over'."
+        )
+    if len(different) < 2:
+        raise DataError(
+            f"{column} has {len(different)} different values in the tested slides, and at least 2 "
+            "are needed. Leave the column out."
+        )
+
+
+def _statistics(tested: SlideOutcomes) -> dict[str, Statistic]:
+    """The metrics as functions of groups, one in each row of (k, b): 1 for its slides, else 0."""
+    labels, right, p = tested.labels, tested.right, tested.probabilities
+
+    def recall(rows: Numbers, c: int) -> Numbers:
+        own = rows * (labels == c)
+        return _divide(own @ right, own.sum(1))
+
+    def area(rows: Numbers) -> Numbers:
+        present = [c for c in range(p.shape[1]) if (labels == c).any()]
+        areas = [
+            _area_in_groups(rows, labels == c, p[:, c])
+            for c in ([1] if p.shape[1] == 2 else present)
+        ]
+        # In a group without a class the mean is over the others, as in `metrics.auc`.
+        known = [np.nan_to_num(area) for area in areas]
+        return _divide(np.sum(known, 0), np.isfinite(areas).sum(0))
+
+    def balanced(rows: Numbers) -> Numbers:
+        recalls = np.array([recall(rows, c) for c in range(p.shape[1])])
+        return _divide(np.nan_to_num(recalls).sum(0), np.isfinite(recalls).sum(0))
+
+    further: dict[str, Statistic] = (
+        {"sensitivity": lambda rows: recall(rows, 1), "specificity": lambda rows: recall(rows, 0)}
+        if p.shape[1] == 2
+        else {"balanced_accuracy": balanced}
+    )
+    return {"accuracy": lambda rows: _divide(rows @ right, rows.sum(1)), "auc": area, **further}
+
+
+def _area_in_groups(rows: Numbers, positive: NDArray[np.bool_], scores: Numbers) -> Numbers:
+    """The AUC within each group, by counting pairs."""
+    own, other = scores[positive, None], scores[~positive]
+    wins = (own > other) + 0.5 * (own == other)
+    first, second = rows[:, positive], rows[:, ~positive]
+    return _divide(((first @ wins) * second).sum(1), first.sum(1) * second.sum(1))
+
+
+def _divide(a: Numbers, b: Numbers) -> Numbers:
+    return np.divide(a, b, out=np.full(len(a), np.nan), where=b > 0)
+
+
+def _describe_group(
+    tested: SlideOutcomes, column: str, name: str, rows: NDArray[np.bool_], missing: bool = False
+) -> Subgroup:
+    labels, right, p = tested.labels[rows], tested.right[rows], tested.probabilities[rows]
+    patients = [tested.patients[i] for i in np.flatnonzero(rows).tolist()]
+    units = number_groups(patients, len(patients))
+    of_class = [len(np.unique(units[labels == c])) for c in range(p.shape[1])]
+    group = rows[None].astype(float)
+    values = {metric: float(value(group)[0]) for metric, value in _statistics(tested).items()}
+
+    def share(c: int | None) -> Interval:
+        own = np.flatnonzero(labels == c) if c is not None else np.arange(len(labels))
+        if not len(own):
+            return UNKNOWN
+        return proportion_interval(right[own], [units[i].item() for i in own])
+
+    intervals = {
+        "accuracy": share(None),
+        "auc": metric_intervals(labels, p, 0.5, units.tolist())["auc"],
+        "sensitivity": share(1),
+        "specificity": share(0),
+    }
+    if "balanced_accuracy" in values:
+        present = [c for c in range(p.shape[1]) if of_class[c]]
+        recalls = [float(right[labels == c].mean()) for c in present]
+        intervals["balanced_accuracy"] = mean_interval(recalls, [share(c) for c in present])
+    return Subgroup(
+        column,
+        name,
+        len(labels),
+        int(units.max()) + 1,
+        missing or units.max() + 1 < LEAST_PATIENTS or min(of_class) < LEAST_OF_CLASS,
+        {metric: MetricEstimate(value, intervals[metric]) for metric, value in values.items()},
+    )
+
+
+def _gaps(
+    tested: SlideOutcomes,
+    column: str,
+    names: Sequence[str],
+    codes: NDArray[np.int64],
+    large: Sequence[int],
+    permutations: int,
+    seed: int,
+) -> list[Gap]:
+    """The gap of each metric between the large groups of a column, with its p-value."""
+    rows = np.isin(codes, large)
+    patients = [tested.patients[i] for i in np.flatnonzero(rows).tolist()]
+    own = SlideOutcomes(
+        tested.labels[rows], tested.right[rows], tested.probabilities[rows], patients
+    )
+    groups = codes[rows]
+    statistics = _statistics(own)
+    patient_numbers = number_groups(patients, len(patients)).tolist()
+    # A patient with slides in two groups is two units; units are exchanged within their classes.
+    units = np.unique(list(zip(patient_numbers, groups.tolist())), axis=0, return_inverse=True)[1]
+    units = units.reshape(-1)
+    first = np.unique(units, return_index=True)[1]
+    of_unit = groups[first]
+    strata = [tuple(sorted(set(own.labels[units == unit].tolist()))) for unit in range(len(first))]
+    members = [
+        np.array([i for i, other in enumerate(strata) if other == stratum])
+        for stratum in sorted(set(strata))
+    ]
+
+    def values_of(assigned: NDArray[np.int64]) -> Numbers:
+        """Each metric of each large group, for each row of assigned groups: (k, m, groups)."""
+        parts = [(assigned == code).astype(float) for code in large]
+        return np.stack(
+            [np.stack([value(part) for part in parts], 1) for value in statistics.values()], 1
+        )
+
+    seen = values_of(groups[None])[0]
+    observed = np.ptp(seen, axis=1)
+    generator = np.random.default_rng(seed)
+    at_least = np.zeros(len(observed))
+    block = max(1, min(permutations, BLOCK_NUMBERS // len(groups)))
+    for start in range(0, permutations, block):
+        drawn = np.tile(of_unit, (min(block, permutations - start), 1))
+        for positions in members:
+            drawn[:, positions] = generator.permuted(drawn[:, positions], axis=1)
+        at_least += (np.ptp(values_of(drawn[:, units]), axis=2) >= observed - 1e-12).sum(0)
+    gaps = []
+    for metric, own_values, gap, times in zip(statistics, seen, observed, at_least, strict=True):
+        best, worst = (names[large[int(at(own_values))]] for at in (np.argmax, np.argmin))
+        p = float((times + 1) / (permutations + 1))
+        gaps.append(Gap(column, metric, best, worst, float(gap), p, math.nan))
+    return gaps

@@ -1,0 +1,183 @@
+"""Another cohort for a trained model: its bags with the classes or the target of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scmil.bags.checks import labelled
+from scmil.bags.class_names import comparable_label
+from scmil.bags.datasets import load_dataset, words_of
+from scmil.bags.labels import read_labels
+from scmil.bags.target_tables import TargetColumns, read_targets
+from scmil.bags.targets import (
+    GradeTarget,
+    LabelsTarget,
+    SurvivalTarget,
+    Target,
+    Targets,
+    target_from_json,
+)
+from scmil.core.text import first_names
+from scmil.errors import DataError
+from scmil.studies.model_folder import Page
+
+if TYPE_CHECKING:
+    from scmil.bags.bag import Bag, BagSet
+
+
+@dataclass(frozen=True)
+class CohortOptions:
+    """How the bags and labels of a cohort are read; the options of `scmil train`."""
+
+    label: str | None = None
+    key: str | None = None
+    format_name: str | None = None
+    missing: str | None = None
+    drop_unlabelled: bool = False
+
+
+@dataclass(frozen=True)
+class LabelledCohort:
+    """Bags with labels: classes of the model, or the values of another target."""
+
+    bags: BagSet
+    targets: Targets | None = None
+    notes: tuple[str, ...] = ()
+
+
+def open_cohort(
+    study: Page, bags: str | Path, labels: str | Path | None, options: CohortOptions
+) -> LabelledCohort:
+    """Open another cohort for a model, and check its labels before any bag is read.
+
+    Args:
+        study: `study.json` of the model.
+        bags: A folder in any format, or a table that has its labels.
+        labels: A table of labels.
+        options: Columns and formats.
+
+    Returns:
+        The bags that have a label.
+
+    Raises:
+        DataError: A label is not a class of the model, or bags have no label.
+    """
+    if "target" in study:
+        return _open_targets(target_from_json(study["target"]), bags, labels, options)
+    classes = list(study["classes"])
+    notes: tuple[str, ...] = ()
+    if Path(bags).is_dir() and labels is not None:
+        from scmil.bags.formats import open_bags
+
+        words = words_of(options.missing)
+        table = read_labels(labels, label=options.label, classes=classes, missing=words)
+        found = open_bags(bags, options.format_name, table, key=options.key)
+        notes = tuple(table.notes)
+    else:
+        found = load_dataset(
+            Path(bags),
+            labels=labels,
+            label=options.label,
+            key=options.key,
+            format=options.format_name,
+            missing=options.missing,
+        )
+    return _labelled(_with_classes(found, classes), labels, options, notes)
+
+
+def _with_classes(bags: BagSet, classes: Sequence[str]) -> BagSet:
+    """The same bags, with the classes of a model."""
+    known = {comparable_label(name): number for number, name in enumerate(classes)}
+    own = [known.get(comparable_label(name)) for name in bags.classes]
+    used = {label for label in bags.labels if label is not None}
+    if unknown := [bags.classes[label] for label in sorted(used) if own[label] is None]:
+        raise DataError(
+            f"the cohort has the classes {first_names(unknown)}, but the model predicts "
+            f"{', '.join(classes)}. Rename the classes in the table of labels, or choose its "
+            "column with --label."
+        )
+    labels = [None if label is None else own[label] for label in bags.labels]
+    of_id = dict(zip(bags.ids, labels, strict=True))
+    positions = {bag_id: position for position, bag_id in enumerate(bags.ids)}
+
+    def load(bag_id: str) -> Bag:
+        return replace(bags[positions[bag_id]], label=of_id[bag_id])
+
+    return type(bags).lazy(bags.ids, load, labels, bags.patients, classes, bags.mark)
+
+
+def _labelled(
+    bags: BagSet, labels: str | Path | None, options: CohortOptions, notes: tuple[str, ...]
+) -> LabelledCohort:
+    missing = [bag_id for bag_id, label in zip(bags.ids, bags.labels, strict=True) if label is None]
+    return LabelledCohort(
+        labelled(bags), None, notes + _check_unlabelled(missing, bags, labels, options)
+    )
+
+
+def _check_unlabelled(
+    missing: Sequence[str], bags: BagSet, labels: str | Path | None, options: CohortOptions
+) -> tuple[str, ...]:
+    """Raise if bags have no label, unless they are to be left out, which is noted."""
+    if len(missing) == len(bags):
+        table = "and no table of labels was given" if labels is None else f"in {labels}"
+        raise DataError(
+            f"none of the {len(bags)} bags has a label {table}: bags have names such as "
+            f"{first_names(bags.ids)}. Names must agree except for folders and suffixes."
+        )
+    if missing and not options.drop_unlabelled:
+        raise DataError(
+            f"bags without a label ({len(missing)} of {len(bags)}): {first_names(missing, 10)}. "
+            "Label them, or leave them out: --drop-unlabelled."
+        )
+    if not missing:
+        return ()
+    return (f"{len(missing)} of {len(bags)} bags have no label and are left out.",)
+
+
+def _open_targets(
+    target: Target, bags: str | Path, labels: str | Path | None, options: CohortOptions
+) -> LabelledCohort:
+    """Bags with the values of a target that is not a class."""
+    from scmil.bags.formats import open_bags
+
+    if labels is None:
+        raise DataError(
+            f"the model predicts the task {target.task!r}, which needs a table of labels. Give it "
+            "after the bags."
+        )
+    words = words_of(options.missing) or ()
+    targets = read_targets(labels, target.task, _columns(target, options.label), missing=words)
+    opened = open_bags(bags, options.format_name, key=options.key)
+    known = set(targets.known)
+    missing = [bag_id for bag_id in opened.ids if targets.of(bag_id) is None]
+    notes = targets.notes + _check_unlabelled(missing, opened, labels, options)
+    kept = opened.subset([bag_id for bag_id in opened.ids if bag_id not in set(missing)])
+    own = replace(targets, target=target) if known else targets
+    return LabelledCohort(_with_patients(kept, own), own, notes)
+
+
+def _columns(target: Target, label: str | None) -> TargetColumns:
+    if isinstance(target, SurvivalTarget):
+        return TargetColumns(time=target.time, event=target.event)
+    if isinstance(target, LabelsTarget):
+        return TargetColumns(label=list(target.names))
+    grades = target.grades if isinstance(target, GradeTarget) else None
+    return TargetColumns(label=[label or target.name], grades=grades)
+
+
+def _with_patients(bags: BagSet, targets: Targets) -> BagSet:
+    """The same bags, with the patients of a table."""
+    from scmil.bags.slide_ids import slide_id
+
+    patients = dict(zip(targets.ids, targets.patients, strict=True))
+    own = {bag_id: patients.get(slide_id(bag_id)) for bag_id in bags.ids}
+    positions = {bag_id: position for position, bag_id in enumerate(bags.ids)}
+
+    def load(bag_id: str) -> Bag:
+        return replace(bags[positions[bag_id]], patient=own[bag_id])
+
+    return type(bags).lazy(bags.ids, load, bags.labels, own.values(), bags.classes, bags.mark)

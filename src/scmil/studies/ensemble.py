@@ -1,0 +1,193 @@
+"""The models of a cross-validation, kept in a model folder: `ensemble/fold_1`, `ensemble/fold_2` …
+
+Each of these folders has the two files of a model and `fold.json` with its threshold, the scaling
+of its features, its epoch and its split. `study.json` names how many there are and the hashes of
+their weights. `predict` gives the mean of their probabilities, and their standard deviation.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scmil.bags.scaling import scale_as_recorded
+from scmil.core.limits import bounded
+from scmil.core.shapes import Numbers
+from scmil.core.tables import write_json
+from scmil.errors import DataError, ModelFileError, OptionError
+from scmil.studies.model_folder import Page, check_scaling, read_page
+from scmil.studies.temperature import tempered
+
+if TYPE_CHECKING:
+    from scmil.bags.bag import Bag
+    from scmil.bags.splits import Split
+    from scmil.models.model import MILModel
+    from scmil.studies.settings import TrainSettings
+    from scmil.training.fold import TrainedFold
+
+ENSEMBLE, MODELS = "ensemble", "models"
+FOLD, FOLD_FORMAT = "fold.json", "scmil-fold-1"
+
+
+def write_fold_model(
+    folder: Path, model: MILModel, trained: TrainedFold, ids: Sequence[str], split: Split
+) -> None:
+    """Write the model of a fold, `fold.json` last."""
+    from scmil.models.files import save_model
+
+    save_model(model, folder)
+    page = {
+        "format": FOLD_FORMAT,
+        "threshold": float(trained.threshold),
+        "epoch": trained.epoch,
+        "scaling": None if trained.scaling is None else trained.scaling.to_json(),
+        "split": {name: [ids[i] for i in own] for name, own in split._asdict().items()},
+    }
+    write_json(folder / FOLD, page)
+
+
+def check_keep_folds(settings: TrainSettings) -> None:
+    """Raise OptionError if there is no cross-validation whose models could be kept."""
+    if settings.keep_folds and not settings.folds:
+        raise OptionError(
+            "--keep-folds keeps the models of a cross-validation, but there is none. Add --folds, "
+            "such as --folds 5, or leave it out."
+        )
+    if settings.keep_folds and settings.calibrate:
+        raise OptionError(
+            "--keep-folds and --calibrate exclude each other: a temperature belongs to one model. "
+            "Omit one of them."
+        )
+
+
+def gather_ensemble(run: Path, out: Path) -> None:
+    """Move the models that a run of the cross-validation kept into a model folder.
+
+    Args:
+        run: The folder of the run, with `models/inner-0`, `models/inner-1` …
+        out: The model folder.
+    """
+    for path in (run / MODELS).glob("inner-*"):  # none, if an interrupted command moved them
+        target = out / ENSEMBLE / f"fold_{int(path.name.partition('-')[2]) + 1}"
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(exist_ok=True)
+        os.replace(path, target)
+
+
+def _ensemble_entry(out: Path, count: int) -> Page:
+    folders = [out / ENSEMBLE / f"fold_{number}" for number in range(1, count + 1)]
+    thresholds = [float(read_page(folder / FOLD)["threshold"]) for folder in folders]
+    return {
+        "threshold": float(np.mean(thresholds)),
+        "sha256": [read_page(folder / "model.json")["sha256"] for folder in folders],
+    }
+
+
+def with_ensemble(study: Page, out: Path, settings: TrainSettings) -> Page:
+    """Return `study.json` with the entry and a note of the ensemble, if one is kept."""
+    if not settings.keep_folds or not settings.folds:
+        return study
+    count = settings.folds * settings.repeats
+    note = (
+        f"The {count} models of the cross-validation are kept as an ensemble: predict and test use "
+        "the mean of their probabilities, heatmaps the model that was trained on all slides."
+    )
+    return {
+        **study,
+        "ensemble": _ensemble_entry(out, count),
+        "notes": [*study["notes"], note],
+    }
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model, or the models of an ensemble, each with the scaling of its features.
+
+    Attributes:
+        study: `study.json`, with the threshold of the ensemble if there is one.
+        members: The models with their scaling.
+    """
+
+    study: Page
+    members: tuple[tuple[MILModel, Page | None], ...]
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether predictions are means over models, with a standard deviation."""
+        return "ensemble" in self.study
+
+    def predict(self, bag: Bag, device: str = "cpu") -> tuple[Numbers, Numbers | None]:
+        """Return the probabilities of a bag, and their standard deviation over the models; None
+        for a single model.
+        """
+        from scmil.training.fitting import predict
+
+        p = np.concatenate(
+            [
+                predict(model, [scale_as_recorded(bag, scaling)], device=device).double().numpy()
+                for model, scaling in self.members
+            ]
+        )
+        if not self.is_ensemble:
+            return tempered(p[0], self.study.get("temperature")), None
+        return p.mean(0), p.std(0, ddof=1)
+
+    def spread_columns(self, names: Sequence[str]) -> list[str]:
+        """The columns of the standard deviations in a table; none for a single model."""
+        return [f"sd_{name}" for name in names] if self.is_ensemble else []
+
+    def spread_row(self, names: Sequence[str], spread: Numbers | None) -> Page:
+        """The cells of these columns for one bag."""
+        values = () if spread is None else spread
+        return {
+            column: f"{value:.7g}"
+            for column, value in zip(self.spread_columns(names), values, strict=True)
+        }
+
+
+def predictor_of(folder: str | Path, model: MILModel, study: Page) -> Predictor:
+    """Return what predicts for a model folder: its ensemble if it has one, or its model.
+
+    Args:
+        folder: The model folder.
+        model: Its model.
+        study: The content of `study.json`.
+
+    Raises:
+        ModelFileError: A model of the ensemble is missing or damaged.
+    """
+    entry = study.get("ensemble")
+    if entry is None:
+        return Predictor(study, ((model, study["scaling"]),))
+    try:
+        hashes, threshold = list(entry["sha256"]), entry["threshold"]
+        bounded("threshold", threshold, "ensemble")
+        bounded("folds", len(hashes), "ensemble")
+        folders = [Path(folder) / ENSEMBLE / f"fold_{number + 1}" for number in range(len(hashes))]
+        members = tuple(
+            _load_member(path, model, expected)
+            for path, expected in zip(folders, hashes, strict=True)
+        )
+    except (KeyError, TypeError, AttributeError, DataError) as error:
+        raise ModelFileError(
+            f"{folder}: the ensemble is incomplete or wrong ({type(error).__name__}: "
+            f"{str(error).rstrip('.')}). Copy the folder again, or train the model again."
+        ) from None
+    return Predictor({**study, "threshold": threshold}, members)
+
+
+def _load_member(path: Path, model: MILModel, expected: str) -> tuple[MILModel, Page | None]:
+    from scmil.models.files import load_model
+
+    page, own = read_page(path / FOLD), load_model(path)
+    if read_page(path / "model.json")["sha256"] != expected or own.spec != model.spec:
+        raise DataError(f"{path} is not the model that study.json names")
+    if page["scaling"] is not None:
+        check_scaling(page["scaling"], own.dim)
+    return own, page["scaling"]

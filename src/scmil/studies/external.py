@@ -1,0 +1,307 @@
+"""Test a trained model on another cohort: external validation.
+
+The output folder has `metrics.json` (metrics with intervals, calibration, overlap with the
+training, change against the internal estimate, case mix, and the digests of what it was made from),
+`predictions.csv`, `overlap.csv` and `report.html`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scmil.bags.checks import check_instances
+from scmil.bags.provenance import check_same_provenance
+from scmil.bags.scaling import Scaling
+from scmil.core.fingerprint import Inputs, sha256_of_file
+from scmil.core.jobs.failure_log import record_failure
+from scmil.core.outputs import Outputs
+from scmil.core.shapes import Numbers
+from scmil.core.tables import records_csv
+from scmil.core.text import encode_utf8
+from scmil.errors import BagError, DataError, OptionError, ShapeError
+from scmil.models.predictions_file import PREDICTIONS
+from scmil.studies.case_mix import case_mix, feature_shift
+from scmil.studies.cohort import LabelledCohort, CohortOptions, open_cohort
+from scmil.studies.ensemble import Predictor, predictor_of
+from scmil.studies.external_scores import (
+    ClassPredictions,
+    change_of,
+    internal_estimate,
+    score_classes,
+    score_targets,
+)
+from scmil.studies.model_folder import STUDY, Page, Progress, counter
+from scmil.studies.overlap import Overlap, check_overlap_allowed, find_overlap
+from scmil.studies.predict import load_trained_model, nan_message, raise_if_all, record_mismatch
+from scmil.studies.results import versions
+from scmil.studies.training_fingerprint import Fingerprint, fingerprint_cohort, read_fingerprint
+
+if TYPE_CHECKING:
+    from scmil.bags.bag import Bag, BagSet
+
+FORMAT = "scmil-test-1"
+METRICS, OVERLAP, REPORT = "metrics.json", "overlap.csv", "report.html"
+RULES = ("reject", "exclude", "allow")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A finished test: the content of `metrics.json`, slides that failed, notes for the user."""
+
+    out: Path
+    metrics: Page
+    failed: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """The outputs of a model for the bags of a cohort, and their spread over an ensemble."""
+
+    ids: tuple[str, ...]
+    outputs: Numbers
+    spread: Numbers | None
+
+
+def evaluate_cohort(
+    model: str | Path,
+    bags: str | Path,
+    labels: str | Path | None = None,
+    out: str | Path = "test",
+    *,
+    options: CohortOptions | None = None,
+    overlap: str = "reject",
+    device: str = "cpu",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Evaluated:
+    """Test a model on a cohort that it was not trained on, and write a page of the results.
+
+    Slides and patients that the model was trained on are found by their ids and by their features.
+
+    Args:
+        model: The model folder.
+        bags: A folder of bags in any format, or a table that has its labels.
+        labels: A table of labels.
+        out: The output folder.
+        options: How bags and labels are read.
+        overlap: "reject": raise if slides of the cohort were used to train the model; "exclude":
+            leave them out; "allow": evaluate them, with a warning on the page.
+        device: Where the model runs.
+        overwrite: Whether files in `out` of another origin are replaced.
+        progress: Called with what is being done, how much of it is done, and all of it.
+
+    Returns:
+        The content of `metrics.json`, slides that could not be read, and notes.
+
+    Raises:
+        DataError: Slides of the cohort were used to train the model, or it has no usable labels.
+        OptionError: `overlap` is unknown.
+        OutputError: A file in `out` was not written by this command.
+        ShapeError: No bag was made as those of the training.
+    """
+    if overlap not in RULES:
+        raise OptionError(f"overlap = {overlap!r}: one of {', '.join(RULES)} is expected.")
+    out, model = Path(out), Path(model)
+    outputs = Outputs(out, "test", overwrite)
+    outputs.check(*(out / name for name in (METRICS, PREDICTIONS, OVERLAP, REPORT)))
+    predictor = predictor_of(model, *load_trained_model(model))
+    training = read_fingerprint(model, predictor.study)
+    cohort = open_cohort(predictor.study, bags, labels, options or CohortOptions())
+    inputs = cohort.bags.inputs()
+    read, failed = _read_cohort(model, predictor.study, cohort.bags, training, progress)
+    found = find_overlap(read, training)
+    if overlap == "reject":
+        check_overlap_allowed(found, len(read.slides))
+    leaks = {each.slide for each in found if each.was_fitted}
+    excluded = leaks if overlap == "exclude" else set()
+    kept = [slide.id for slide in read.slides if slide.id not in excluded]
+    predicted = _predict(predictor, cohort.bags, kept, failed, device, progress)
+    read = _only(read, cohort.bags, set(predicted.ids))
+    page = _page(model, predictor, cohort, inputs, predicted, read, training)
+    page["overlap"] = _overlap_page(found, overlap, training)
+    page["failed"] = failed
+    _write(outputs, page, _rows(predictor, cohort, predicted), found)
+    return Evaluated(out, page, failed, cohort.notes)
+
+
+def _read_cohort(
+    model: Path, study: Page, bags: BagSet, training: Fingerprint, progress: Progress | None
+) -> tuple[Fingerprint, dict[str, str]]:
+    """Read all bags once: check them, and make their fingerprint on the scale of the training."""
+    foreign: list[ShapeError] = []
+
+    def check(bag: Bag) -> None:
+        with record_mismatch(foreign):
+            check_same_provenance(study["contract"], bag, model)
+        check_instances(bag)
+
+    parts = {"cohort": tuple(range(len(bags)))}
+    count = counter(progress, "comparing with the training, bags", len(bags))
+    scaling = training.scaling or _unit_scaling(study["contract"]["dim"])
+    read, failed = fingerprint_cohort(bags, parts, scaling, count, check)
+    raise_if_all(foreign, len(bags))
+    if not read.slides:
+        cause = next(iter(failed.values()))
+        raise DataError(f"none of the {len(bags)} bags can be read. The first: {cause}")
+    return read, failed
+
+
+def _unit_scaling(dim: int) -> Scaling:
+    import torch
+
+    return Scaling(torch.zeros(dim), torch.ones(dim))
+
+
+def _predict(
+    predictor: Predictor,
+    bags: BagSet,
+    kept: Sequence[str],
+    failed: dict[str, str],
+    device: str,
+    progress: Progress | None,
+) -> _Predicted:
+    if not kept:
+        raise DataError(
+            "no slide is left: all of them were used to train the model. Choose another cohort."
+        )
+    count = counter(progress, "predicting", len(kept))
+    found: dict[str, tuple[Numbers, Numbers | None]] = {}
+    subset = bags.subset(kept)
+    for position, bag_id in enumerate(kept):
+        with record_failure(bag_id, failed):
+            outputs, spread = predictor.predict(subset[position], device)
+            if not np.isfinite(outputs).all():
+                raise BagError(nan_message(bag_id))
+            found[bag_id] = outputs, spread
+        if count:
+            count(position + 1)
+    if not found:
+        raise DataError(f"no bag can be predicted. The first: {next(iter(failed.values()))}")
+    spreads = [spread for _, spread in found.values() if spread is not None]
+    return _Predicted(
+        tuple(found),
+        np.stack([outputs for outputs, _ in found.values()]),
+        np.stack(spreads) if spreads else None,
+    )
+
+
+def _only(read: Fingerprint, bags: BagSet, used: set[str]) -> Fingerprint:
+    """The fingerprint of the slides that were evaluated; means are made again if some were not."""
+    if len(used) == len(read.slides) or read.scaling is None:
+        return read
+    subset = bags.subset([slide.id for slide in read.slides if slide.id in used])
+    parts = {"cohort": tuple(range(len(subset)))}
+    return fingerprint_cohort(subset, parts, read.scaling)[0]
+
+
+def _page(
+    model: Path,
+    predictor: Predictor,
+    cohort: LabelledCohort,
+    inputs: Inputs,
+    predicted: _Predicted,
+    read: Fingerprint,
+    training: Fingerprint,
+) -> Page:
+    """The content of `metrics.json`, without the overlap."""
+    study = predictor.study
+    external = _score(predictor, cohort, predicted)
+    internal = internal_estimate(model, study, training)
+    return {
+        "format": FORMAT,
+        "task": study.get("task", "class"),
+        "model": {
+            "folder": model.resolve().name,
+            "sha256": sha256_of_file(model / "model.safetensors"),
+            "study_sha256": sha256_of_file(model / STUDY),
+            "aggregator": study["settings"]["model"]["aggregator"],
+            "ensemble": len(predictor.members) if predictor.is_ensemble else None,
+        },
+        "inputs": inputs.digest,
+        "classes": list(study["classes"]),
+        "threshold": study["threshold"],
+        "metrics": external,
+        "internal": internal,
+        "change": change_of(external, internal),
+        "case_mix": case_mix(read, training),
+        "feature_shift": feature_shift(read, training),
+        "notes": list(cohort.notes),
+        "versions": versions(),
+    }
+
+
+def _score(predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted) -> Page:
+    """The metrics of the task."""
+    if cohort.targets is not None:
+        objective = predictor.members[0][0].objective
+        return score_targets(objective, cohort.targets, predicted.ids, predicted.outputs)
+    return score_classes(_class_predictions(predictor, cohort, predicted))
+
+
+def _class_predictions(
+    predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted
+) -> ClassPredictions:
+    subset, threshold = cohort.bags.subset(predicted.ids), predictor.study["threshold"]
+    return ClassPredictions(
+        tuple(predictor.study["classes"]),
+        np.array(subset.labels, np.int64),
+        predicted.outputs,
+        np.full(len(subset), np.nan if threshold is None else float(threshold)),
+        subset.patients,
+    )
+
+
+def _overlap_page(found: Sequence[Overlap], rule: str, training: Fingerprint) -> Page:
+    leaks = [each for each in found if each.was_fitted]
+    return {
+        "rule": rule,
+        "features_compared": training.deviation is not None,
+        "ids_compared": bool(training.slides),
+        "patients_compared": any(slide.patient for slide in training.slides),
+        "fitted": len(leaks),
+        "excluded": len(leaks) if rule == "exclude" else 0,
+        "in_internal_test": len(found) - len(leaks),
+    }
+
+
+def _rows(predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted) -> list[Page]:
+    """The rows of `predictions.csv`."""
+    subset, classes = cohort.bags.subset(predicted.ids), list(predictor.study["classes"])
+    if cohort.targets is not None:
+        names = [f"output_{number}" for number in range(predicted.outputs.shape[1])]
+        truth = [{"y_true": str(cohort.targets.of(bag_id))} for bag_id in subset.ids]
+    else:
+        names = [f"p_{name}" for name in classes]
+        decided = _class_predictions(predictor, cohort, predicted).decided
+        truth = [
+            {"y_true": classes[label or 0], "y_pred": classes[choice]}
+            for label, choice in zip(subset.labels, decided.tolist(), strict=True)
+        ]
+    spreads = predicted.spread if predicted.spread is not None else [None] * len(subset)
+    return [
+        {"slide_id": bag_id, "case_id": patient or "", **own}
+        | {name: f"{value:.7g}" for name, value in zip(names, outputs, strict=True)}
+        | predictor.spread_row([name.partition("_")[2] for name in names], spread)
+        for bag_id, patient, own, outputs, spread in zip(
+            subset.ids, subset.patients, truth, predicted.outputs, spreads, strict=True
+        )
+    ]
+
+
+def _write(outputs: Outputs, page: Page, rows: Sequence[Page], found: Sequence[Overlap]) -> None:
+    """Write all files of the output folder, the page last."""
+    from scmil.report.external_page import external_page
+
+    folder = outputs.folder
+    columns = list(Overlap("", None, "", None, None, ()).to_json())
+    outputs.write(folder / PREDICTIONS, records_csv(rows))
+    outputs.write(folder / OVERLAP, records_csv([each.to_json() for each in found], columns))
+    outputs.write(folder / METRICS, encode_utf8(json.dumps(page, indent=1, allow_nan=False) + "\n"))
+    outputs.write(folder / REPORT, encode_utf8(external_page(folder)))

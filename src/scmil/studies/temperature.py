@@ -1,0 +1,85 @@
+"""Temperature scaling of a trained model: fitted on its validation split, applied to every
+prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scmil.core.limits import Bound
+from scmil.core.shapes import Numbers
+from scmil.stats.calibration import SMALLEST, fit_temperature, temper
+
+if TYPE_CHECKING:
+    from scmil.training.fold import TrainedFold
+
+# At a limit the likelihood of the validation split has no maximum.
+DETERMINED = Bound(0.02, 50)
+
+
+def tempered(p: Numbers, temperature: float | None) -> Numbers:
+    """Probabilities (..., c) of classes at a temperature; None leaves them unchanged.
+
+    >>> tempered(np.array([0.2, 0.8]), 2.0).round(3).tolist()
+    [0.333, 0.667]
+    """
+    if temperature is None:
+        return p
+    logits = np.log(np.clip(p, SMALLEST, 1))
+    return temper(np.atleast_2d(logits), temperature).reshape(p.shape)
+
+
+def tempered_threshold(threshold: float, temperature: float) -> float:
+    """The threshold that gives the same decisions for tempered probabilities of two classes.
+
+    >>> round(tempered_threshold(0.8, 2.0), 3), tempered_threshold(0.5, 2.0)
+    (0.667, 0.5)
+    """
+    if not 0 < threshold < 1:
+        return threshold
+    return float(tempered(np.array([1 - threshold, threshold]), temperature)[1])
+
+
+def calibrate_fold(
+    fold: TrainedFold, labels: Sequence[int | None], valid: Sequence[int]
+) -> tuple[TrainedFold, float | None, str]:
+    """Fit a temperature to the validation bags and apply it to the predictions of all bags.
+
+    Only the validation bags are used. The decisions do not change. If the likelihood has no
+    maximum, because the validation split is separated without an error or is predicted worse than
+    at random, nothing is calibrated.
+
+    Args:
+        fold: The trained model's predictions.
+        labels: The class of each bag.
+        valid: Positions of the validation bags.
+
+    Returns:
+        The predictions, the temperature or None, and a sentence for the report.
+    """
+    positions = list(valid)
+    y: NDArray[np.int64] = np.array([labels[i] for i in positions], dtype=np.int64)
+    logits = np.log(np.clip(fold.probabilities[-1][positions], SMALLEST, 1))
+    temperature = fit_temperature(y, logits)
+    if not DETERMINED.holds(temperature):
+        return (
+            fold,
+            None,
+            f"Not calibrated: the {len(y)} slides of the validation split do not determine a "
+            "temperature, because they are separated too well or too badly.",
+        )
+    note = (
+        f"Probabilities are calibrated: temperature {temperature:.3g}, fitted on the {len(y)} "
+        "slides of the validation split."
+    )
+    changed = replace(
+        fold,
+        probabilities=np.stack([tempered(p, temperature) for p in fold.probabilities]),
+        threshold=tempered_threshold(float(fold.threshold), temperature),
+    )
+    return changed, temperature, note
