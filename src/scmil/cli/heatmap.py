@@ -55,7 +55,7 @@ def heatmap(
         list[Path] | None,
         typer.Option(
             help="Model folder of another fold or seed. May be repeated. The spread of the score "
-            "over all models is drawn as a further panel."
+            "over all models is drawn as a further panel, and with --tiff as a further overlay."
         ),
     ] = None,
     same_scale: Annotated[
