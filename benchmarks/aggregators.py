@@ -2,7 +2,7 @@
 
     python benchmarks/aggregators.py                                  a reduced set
     python benchmarks/aggregators.py --sizes 100,1000,8000,50000      all sizes of bags
-    python benchmarks/aggregators.py --sizes 50000 --only-memory      the memory of ours alone
+    python benchmarks/aggregators.py --sizes 50000 --only-memory      memory and first step of ours
 
 A training step (forward, loss, backward) on one bag of n x 1 024, for every registered aggregator
 with the widths of its authors:
@@ -12,7 +12,9 @@ with the widths of its authors:
 - `floor`:    the matrix products of `ours`, forward and backward, and nothing else; the attention
               kernels of torch and convolutions are not among them;
 - `torchmil`: the same network of torchmil, the fastest public implementation that installs from
-              PyPI, where it has one (`pip install torchmil`; without it the column is empty).
+              PyPI, where it has one (`pip install torchmil`; without it the column is empty). Its
+              TransMIL has neither the convolution of the values nor dropout, and its DTFD, with
+              another attention, is not the same network.
 
 The four take turns, so that all see the same load, and ratios are medians over the rounds. Memory
 is the peak of one step above what the process held before, each in a process of its own. Sizes with
@@ -46,6 +48,8 @@ RESULTS = Path(__file__).parent / "results" / "aggregators.json"
 DIM, ATOMS = 1024, 256
 KINDS = ("ours", "with SC", "floor", "torchmil")
 SIZES = (100, 1000)
+# torchmil's CLAM has no dropout, so ours is measured without it too.
+OPTIONS: dict[str, dict[str, Any]] = {"clam-sb": {"dropout": 0.0}}
 Step = Callable[[], None]
 
 
@@ -59,7 +63,8 @@ def bag(n: int) -> tuple[Tensor, Tensor]:
 
 def our_step(name: str, n: int, sparse_coding: bool) -> Step:
     coded = {"atoms": ATOMS} if sparse_coding else None
-    model = build_model(DIM, 2, name, sparse_coding=coded, seed=0)
+    options = {"name": name, **OPTIONS.get(name, {})}
+    model = build_model(DIM, 2, options, sparse_coding=coded, seed=0)
     x, xy = bag(n)
 
     def step() -> None:
@@ -110,12 +115,19 @@ def torchmil_step(name: str, n: int) -> Step | None:
         import torchmil.models as theirs
     except ImportError:
         return None
-    embed = torch.nn.Sequential(torch.nn.Linear(DIM, 512, bias=False), torch.nn.ReLU())
+    embed, embed_with_bias = (
+        torch.nn.Sequential(torch.nn.Linear(DIM, 512, bias=bias), torch.nn.ReLU())
+        for bias in (False, True)
+    )
+    shape = (DIM,)
     makers: dict[str, Callable[[], Any]] = {
-        "abmil": lambda: theirs.ABMIL(in_shape=(DIM,), feat_ext=embed),
-        "abmil-gated": lambda: theirs.ABMIL(in_shape=(DIM,), gated=True, feat_ext=embed),
-        "dsmil": lambda: theirs.DSMIL(in_shape=(DIM,), nonlinear_q=True),
-        "transmil": lambda: theirs.TransMIL(in_shape=(DIM,), att_dim=512, n_heads=8),
+        "abmil": lambda: theirs.ABMIL(shape, feat_ext=embed),
+        "abmil-gated": lambda: theirs.ABMIL(shape, gated=True, feat_ext=embed),
+        "dsmil": lambda: theirs.DSMIL(shape, nonlinear_q=True),
+        "transmil": lambda: theirs.TransMIL(shape, att_dim=512, n_heads=8),
+        "clam-sb": lambda: theirs.CLAM_SB(
+            shape, att_dim=256, gated=True, k_sample=8, feat_ext=embed_with_bias
+        ),
     }
     if name not in makers:
         return None
@@ -171,23 +183,25 @@ def memory_of(kind: str, name: str, n: int, threads: int, queue: Any) -> None:
     torch.set_num_threads(threads)
     step = make_step(kind, name, n)
     before = reset_peak()
-    if step is not None:
-        step()
-    queue.put(None if step is None else (peak() - before) / 2**20)
+    taken = None if step is None else seconds(step)
+    queue.put(None if taken is None else (taken, (peak() - before) / 2**20))
 
 
-def measure_memory(name: str, n: int, threads: int, kinds: tuple[str, ...]) -> dict[str, float]:
+def measure_memory(
+    name: str, n: int, threads: int, kinds: tuple[str, ...]
+) -> dict[str, tuple[float, float]]:
+    """Seconds and MiB of the first step of each kind, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
-    sizes: dict[str, float] = {}
+    found: dict[str, tuple[float, float]] = {}
     for kind in kinds:
         queue = context.Queue()
         worker = context.Process(target=memory_of, args=(kind, name, n, threads, queue))
         worker.start()
-        size = queue.get()
+        measured = queue.get()
         worker.join()
-        if size is not None:
-            sizes[kind] = round(size, 1)
-    return sizes
+        if measured is not None:
+            found[kind] = measured
+    return found
 
 
 def main() -> None:
@@ -217,7 +231,11 @@ def main() -> None:
                 row |= measure(name, n, options.rounds, options.most)
             if not options.no_memory:
                 kinds = ("ours",) if options.only_memory else ("ours", "with SC", "torchmil")
-                row["MiB"] = measure_memory(name, n, options.threads, kinds)
+                first = measure_memory(name, n, options.threads, kinds)
+                row["MiB"] = {kind: round(size, 1) for kind, (_, size) in first.items()}
+                row["milliseconds of the first step"] = {
+                    kind: round(1e3 * taken, 1) for kind, (taken, _) in first.items()
+                }
             found[f"{name}, {n}"] = row
             print(f"{name}, {n}: {row}", flush=True)
             content = {

@@ -55,7 +55,8 @@ def heatmap(
         list[Path] | None,
         typer.Option(
             help="Model folder of another fold or seed. May be repeated. The standard deviation of "
-            "the score over all models is drawn as a further panel."
+            "the score over all models is drawn as a further panel, and with --tiff as a further "
+            "overlay."
         ),
     ] = None,
     same_scale: Annotated[

@@ -31,6 +31,13 @@ def view(
     other: Annotated[
         Path | None, typer.Option("--with", help="Second model, shown next to the first.")
     ] = None,
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Model folder of another fold or seed. May be repeated. The spread of every score "
+            "over the first model and these is a further layer."
+        ),
+    ] = None,
     annotations: Annotations = None,
     labels: Annotated[
         Path | None,
@@ -57,9 +64,11 @@ def view(
     scored = None
     if bags is not None:
         scored = {
-            bag_id for folder in models for bag_id in _score_bags(folder, bags, labels, device)
+            bag_id
+            for folder in (*models, *(also or []))
+            for bag_id in _score_bags(folder, bags, labels, device)
         }
-    library = Library(models, slides, annotations, scored)
+    library = Library(models, slides, annotations, scored, also or [])
     if library.left_out:
         names = ", ".join(path.name for path in library.left_out[:3])
         say(

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 from scmil.report import paper_tables as paper
 from scmil.report.comparisons import MethodComparison, across_datasets
 from scmil.report.html.markup import ABSENT, change, format_number, latex, markdown, p_value
+from scmil.report.layer_matrix import (
+    LayerMatrix,
+    final_losses,
+    layer_effects,
+    layer_matrix,
+    matrix_rows,
+)
 from scmil.report.run import TUNED, Run
-from scmil.report.tables import WARNING, TableEntry, caption, main_table, spread
+from scmil.report.tables import WARNING, Row, TableEntry, caption, main_table, spread
 from scmil.report.verdict import class_verdict
 
 
@@ -28,12 +35,25 @@ def write_markdown(run: Run, compared: Sequence[MethodComparison]) -> str:
                 f"{markdown(run.published_note)}"
             ).strip()
         )
-    parts += [_markdown_table(run, protocol) for protocol in run.protocols]
+    matrix = layer_matrix(run)
+    parts += [
+        _markdown_table(run, protocol)
+        if matrix is None
+        else _markdown_matrix(run, matrix, protocol)
+        for protocol in run.protocols
+    ]
     if compared:
         parts.append("## Comparisons")
-        parts += [_markdown_comparisons(protocol, compared) for protocol in run.protocols]
+        parts += [
+            _markdown_comparisons(protocol, compared)
+            if matrix is None
+            else _markdown_effects(run, matrix, protocol, compared)
+            for protocol in run.protocols
+        ]
     parts.append(paper.markdown_section(run))
-    if costs := markdown_costs(run):
+    if matrix is not None:
+        parts += ["## Training loss in the last epoch", *_markdown_losses(run, matrix)]
+    elif costs := markdown_costs(run):
         parts += ["## Cost", costs]
     if run.failed or run.missing:
         failed = [f"- {markdown(name)}: {markdown(cause)}" for name, cause in run.failed.items()]
@@ -141,6 +161,59 @@ def _markdown_comparisons(protocol: str, compared: Sequence[MethodComparison]) -
     return f"{heading}{markdown_rows(columns, rows, words=3)}\n\n{sentences}".strip()
 
 
+def _markdown_matrix(run: Run, matrix: LayerMatrix, protocol: str) -> str:
+    """Accuracy and AUC of every data set, a row per reference method and a column per layer."""
+    parts = [f"### Selection protocol “{markdown(protocol)}”\n\n{_markdown_warning(protocol)}"]
+    for dataset in run.datasets:
+        for metric in ("accuracy", "auc"):
+            rows = [
+                [markdown(row.method), *map(_markdown_entry, row.entries)]
+                for row in matrix_rows(run, matrix, dataset, protocol, metric)
+            ]
+            columns = ["Method", *map(markdown, matrix.columns)]
+            words = f"**{markdown(dataset)}.** {markdown(caption(run, protocol, metric))}"
+            parts += [words, markdown_rows(columns, rows)]
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def _markdown_effects(
+    run: Run, matrix: LayerMatrix, protocol: str, compared: Sequence[MethodComparison]
+) -> str:
+    """Every layer over all reference methods."""
+    columns = ["Layer", "Against", "Data set", "Methods", "mean Δ accuracy", "mean Δ AUC"]
+    columns += ["better / worse / equal", "significant gains / losses"]
+    rows = [
+        [
+            *map(markdown, (row.layer, row.against, dataset)),
+            str(row.pairs),
+            change(row.accuracy),
+            change(row.auc),
+            f"{row.better} / {row.worse} / {row.equal}",
+            ABSENT if row.gains is None else f"{row.gains} / {row.losses}",
+        ]
+        for dataset in run.datasets
+        for row in layer_effects(run, matrix, compared, dataset, protocol)
+    ]
+    heading = f"### Selection protocol “{markdown(protocol)}”\n\n{_markdown_warning(protocol)}"
+    return f"{heading}{markdown_rows(columns, rows, words=3)}"
+
+
+def _markdown_losses(run: Run, matrix: LayerMatrix) -> list[str]:
+    tables = []
+    for dataset in run.datasets:
+        found = final_losses(run, matrix, dataset)
+        rows = [
+            [
+                markdown(name),
+                *(format_number(found.get((name, c)), digits=4) for c in matrix.columns),
+            ]
+            for name in matrix.rows
+        ]
+        columns = ["Method", *map(markdown, matrix.columns)]
+        tables += [f"**{markdown(dataset)}**", markdown_rows(columns, rows)] if found else []
+    return tables
+
+
 LATEX_HEAD = r"""% Needs \usepackage{booktabs}; published results are grey with \usepackage{xcolor}.
 \providecommand{\textcolor}[2]{#2}
 """
@@ -150,18 +223,36 @@ def write_latex(run: Run) -> str:
     """A booktabs table per selection protocol, to be included with \\input; published results in
     grey below ours.
     """
-    return LATEX_HEAD + "\n".join(_latex_table(run, protocol) for protocol in run.protocols)
+    matrix = layer_matrix(run)
+    tables = []
+    for protocol in run.protocols:
+        if matrix is None:
+            rows = main_table(run, protocol)
+            columns = [*run.datasets, *(["mean"] if any(row.mean for row in rows) else [])]
+            tables.append(_latex_table(run, protocol, run.title, columns, rows))
+            continue
+        tables += [
+            _latex_table(
+                run,
+                protocol,
+                f"{run.title}, {dataset}" if len(run.datasets) > 1 else run.title,
+                matrix.columns,
+                matrix_rows(run, matrix, dataset, protocol),
+            )
+            for dataset in run.datasets
+        ]
+    return LATEX_HEAD + "\n".join(tables)
 
 
-def _latex_table(run: Run, protocol: str) -> str:
-    rows = main_table(run, protocol)
-    columns = [*run.datasets, *(["mean"] if any(row.mean for row in rows) else [])]
+def _latex_table(
+    run: Run, protocol: str, title: str, columns: Sequence[str], rows: Sequence[Row]
+) -> str:
     warning = r" \textbf{Warning:} " + latex(WARNING) if protocol == TUNED else ""
     return "\n".join(
         [
             r"\begin{table}[tb]",
             r"  \centering\small",
-            rf"  \caption{{{latex(run.title)}. {latex(caption(run, protocol))}{warning}}}",
+            rf"  \caption{{{latex(title)}. {latex(caption(run, protocol))}{warning}}}",
             rf"  \begin{{tabular}}{{l{'c' * len(columns)}}}",
             r"    \toprule",
             f"    Method & {' & '.join(map(latex, columns))} " + r"\\",

@@ -15,8 +15,10 @@ from scmil.report.comparisons import MethodComparison
 from scmil.report.html import plots
 from scmil.report.html import tables as html_tables
 from scmil.report.html.document import html_document, read_asset
+from scmil.report.html.layer_matrix import matrix_sections
 from scmil.report.html.markup import Markup, element, join
 from scmil.report.html.tables import badge, leakage_warning
+from scmil.report.layer_matrix import layer_matrix
 from scmil.report.run import Run
 from scmil.report.tables import MEANING
 from scmil.report.verdict import class_verdict
@@ -24,7 +26,7 @@ from scmil.report.verdict import class_verdict
 
 def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
     """The HTML report of a run directory."""
-    sections = {
+    sections: dict[str, Markup | None] = {
         "Results": html_tables.results(run),
         "Effect of the selection protocol": html_tables.protocol_effect_table(run),
         "Comparisons": html_tables.comparisons(run, compared),
@@ -37,6 +39,8 @@ def write_page(run: Run, compared: Sequence[MethodComparison]) -> str:
         "How the results were computed": computation(run),
         "Missing and failed runs": unfinished(run),
     }
+    if (matrix := layer_matrix(run)) is not None:
+        sections |= matrix_sections(run, matrix, compared, sections)
     return assemble_page(run, class_verdict(run, compared), sections)
 
 

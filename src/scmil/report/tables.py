@@ -80,15 +80,15 @@ def main_table(run: Run, protocol: str, metric: str = "accuracy") -> list[Row]:
     rows = []
     for method in run.methods:
         entries = tuple(
-            _find_entry(run, Key(method.name, dataset, protocol), metric)
-            for dataset in run.datasets
+            find_entry(run, Key(method.name, dataset, protocol), metric) for dataset in run.datasets
         )
         if any(entries):
             rows.append(Row(method.name, entries, _mean_entry(entries)))
     return rows if protocol == TUNED else _mark_best(rows, metric)
 
 
-def _find_entry(run: Run, key: Key, metric: str) -> TableEntry | None:
+def find_entry(run: Run, key: Key, metric: str) -> TableEntry | None:
+    """The entry of a result; None if there is none."""
     if key not in run.results:
         return None
     estimate = run.results[key].metrics[metric]

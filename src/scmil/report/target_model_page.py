@@ -57,7 +57,9 @@ def summarise_target_metrics(metrics: Mapping[str, Any]) -> str:
     column, _, name = MAIN_METRICS[metrics["task"]]
     part = "test" if "test" in metrics else "valid"
     [(level, found)] = metrics[part].items()
-    words = f"On {found['n']} {level}s of the {PARTS[part]}: {name} {_with_range(found[column])}."
+    words = (
+        f"On {found['n']} {level}s of the {PARTS[part]}: {name} {_value_and_range(found[column])}."
+    )
     for row in metrics.get("cross_validation", [])[-1:]:
         words += f" Over {row['repeats']} x {row['folds']} folds: {name} {row[column]:.3f}."
     if part != "test":
@@ -110,7 +112,7 @@ def _range_text(found: Mapping[str, float | None]) -> str:
     return f"{format_number(found['low'])} to {format_number(found['high'])}"
 
 
-def _with_range(found: Mapping[str, float | None]) -> str:
+def _value_and_range(found: Mapping[str, float | None]) -> str:
     return f"{format_number(found['value'])} ({_range_text(found)})"
 
 

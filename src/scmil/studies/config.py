@@ -77,7 +77,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 # A table of its own, which most experiments do not have.
 LOCALISATION: Table = LocalisationSettings().to_json()
 REPORT_KEYS = ("pair", "published", "published_note")
-ARM_KEYS = ("name", "against", *DEFAULTS)
+ARM_KEYS = ("name", "against", "grid", *DEFAULTS)
 TOP_KEYS = ("title", "about", *DEFAULTS, "localisation", "grid", "arms", "report")
 TABLES = (".csv", ".npz", ".svm", ".mat")  # files that hold a whole data set
 
@@ -139,6 +139,11 @@ def _check_arms(arms: Any, problems: Problems) -> None:
         if not isinstance(arm.get("name"), str):
             problems.add(f"{label}: a name is required.")
         _check_keys(f"{label}:", arm, ARM_KEYS, problems)
+        if not isinstance(arm.get("grid", True), bool):
+            problems.add(
+                f"{label} grid = {arm['grid']!r}: expected true, or false for a method "
+                "that [grid] does not change."
+            )
         for section in (key for key in arm if key in KEYS):
             if isinstance(arm[section], Mapping):
                 _check_keys(label, arm[section], KEYS[section], problems)

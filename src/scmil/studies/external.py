@@ -27,7 +27,7 @@ from scmil.core.text import encode_utf8
 from scmil.errors import BagError, DataError, OptionError, ShapeError
 from scmil.models.predictions_file import PREDICTIONS
 from scmil.studies.case_mix import case_mix, feature_shift
-from scmil.studies.cohort import LabelledCohort, CohortOptions, open_cohort
+from scmil.studies.cohort import CohortOptions, LabelledCohort, open_cohort
 from scmil.studies.ensemble import Predictor, predictor_of
 from scmil.studies.external_scores import (
     ClassPredictions,
@@ -127,7 +127,7 @@ def evaluate_cohort(
     page = _page(model, predictor, cohort, inputs, predicted, read, training)
     page["overlap"] = _overlap_page(found, overlap, training)
     page["failed"] = failed
-    _write(outputs, page, _rows(predictor, cohort, predicted), found)
+    _write(outputs, page, _rows_of_cohort(predictor, cohort, predicted), found)
     return Evaluated(out, page, failed, cohort.notes)
 
 
@@ -271,7 +271,9 @@ def _overlap_page(found: Sequence[Overlap], rule: str, training: Fingerprint) ->
     }
 
 
-def _rows(predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted) -> list[Page]:
+def _rows_of_cohort(
+    predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted
+) -> list[Page]:
     """The rows of `predictions.csv`."""
     subset, classes = cohort.bags.subset(predicted.ids), list(predictor.study["classes"])
     if cohort.targets is not None:

@@ -110,7 +110,9 @@ def score_classes(predictions: ClassPredictions) -> Page:
         [int(((predictions.labels == i) & (decided == j)).sum()) for j in classes] for i in classes
     ]
     scored = [1] if len(classes) == 2 else [i for i in classes if (predictions.labels == i).any()]
-    page["calibration"] = {predictions.classes[i]: _calibration(predictions, i) for i in scored}
+    page["calibration"] = {
+        predictions.classes[i]: _calibration_page(predictions, i) for i in scored
+    }
     return page
 
 
@@ -137,7 +139,7 @@ def _metrics(predictions: ClassPredictions) -> Page:
     return page | {name: ranked[name] for name in RANKED}
 
 
-def _calibration(predictions: ClassPredictions, number: int) -> Page:
+def _calibration_page(predictions: ClassPredictions, number: int) -> Page:
     """Intercept, slope, reliability diagram and parts of the Brier score of one class."""
     y, p = (predictions.labels == number).astype(float), predictions.p[:, number].clip(0, 1)
     found = recalibrate(y, p)

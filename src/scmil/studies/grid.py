@@ -15,6 +15,9 @@ from scmil.core.limits import MOST_CELLS
 from scmil.studies.config import DEFAULTS, KEYS, LOCALISATION, Table, as_table
 from scmil.studies.problems import MOST_LISTED, Problems, suggestion
 
+# `refine` of a method without any layer: TOML has no null, which a grid of layers would need.
+NO_LAYER = "none"
+
 
 class Draft(NamedTuple):
     """A run whose tables are not checked yet."""
@@ -29,14 +32,16 @@ def expand(
     document: Mapping[str, Any], problems: Problems
 ) -> tuple[list[Draft], dict[str, str | None]]:
     """Methods times grid: the runs, and each method with the one it is compared with."""
-    rows: list[Any] = document.get("arms") or [{"name": None}]
     grid = {
         key: values
         for key, values in document.get("grid", {}).items()
         if key.split(".")[1] in KEYS[key.split(".")[0]]
     }
     datasets = grid.pop("data.dataset", None)
-    count = len(rows) * len(datasets or [0]) * math.prod(map(len, grid.values()))
+    rows = _rows(document.get("arms", []), grid)
+    count = len(datasets or [0]) * sum(
+        math.prod(map(len, grid.values())) if _varies(row) else 1 for row in rows
+    )
     if count > MOST_CELLS:  # before they are made
         problems.add(f"[grid]: {count} runs, more than {MOST_CELLS}. Divide it into several files.")
         return [], {}
@@ -45,7 +50,7 @@ def expand(
     drafts: list[Draft] = []
     arms: dict[str, str | None] = {}
     slugs: Counter[str] = Counter()
-    for row, choice in itertools.product(rows, _choices(grid)):
+    for row, choice in _rows_and_choices(rows, grid):
         tables = _tables_of(base, row, choice)
         name = _arm_name(row["name"], tables["model"], choice)
         if name in arms:
@@ -62,6 +67,25 @@ def expand(
         if number > 1:
             problems.add(f"two runs have the name {name!r}.")
     return drafts, arms
+
+
+def _varies(row: Mapping[str, Any]) -> bool:
+    """Whether the grid applies to a method; not with `grid = false`."""
+    return row.get("grid") is not False
+
+
+def _rows(arms: Sequence[Any], grid: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """The methods of the file, and the unnamed one of the grid if no method varies with it."""
+    if arms and (not grid or any(map(_varies, arms))):
+        return list(arms)
+    return [{"name": None}, *arms]
+
+
+def _rows_and_choices(
+    rows: Sequence[Any], grid: Mapping[str, Sequence[Any]]
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    for row in rows:
+        yield from ((row, choice) for choice in (_choices(grid) if _varies(row) else [{}]))
 
 
 def _base_tables(document: Mapping[str, Any]) -> dict[str, Table]:
@@ -82,6 +106,8 @@ def _tables_of(
     _merge(tables, row)
     for key, value in choice.items():
         set_value(tables, key, value)
+    if tables["model"]["refine"] == NO_LAYER:
+        tables["model"] |= {"refine": None, "sparse_coding": False}
     return tables
 
 
@@ -141,7 +167,7 @@ def _arm_name(given: str | None, model: Table, choice: Mapping[str, Any]) -> str
         if key == "model.sparse_coding" and not isinstance(value, Mapping):
             parts.append("+ SC" if value else "")
         elif key == "model.refine" and isinstance(value, str):
-            parts.append({"sparse-coding": "+ SC"}.get(value, f"+ {value}"))
+            parts.append({"sparse-coding": "+ SC", NO_LAYER: ""}.get(value, f"+ {value}"))
         else:
             parts.append(f"{key.partition('.')[2]}={_value_text(value)}")
     if given is None and "model.sparse_coding" not in choice and "model.refine" not in choice:

@@ -105,10 +105,10 @@ class Fingerprint:
         """The fingerprint as JSON; `from_json` reads it."""
         return {
             "format": FORMAT,
-            "scaling": None if self.scaling is None else _rounded(self.scaling.to_json()),
+            "scaling": None if self.scaling is None else _rounded_list(self.scaling.to_json()),
             "deviation": [] if self.deviation is None else self.deviation.round(3).tolist(),
             "typical": self.typical,
-            "means": _rounded({name: mean.tolist() for name, mean in self.means.items()}),
+            "means": _rounded_list({name: mean.tolist() for name, mean in self.means.items()}),
             "slides": [slide.to_json() for slide in self.slides],
         }
 
@@ -252,5 +252,5 @@ def _mean_features(bag: Bag) -> Numbers:
     return np.asarray(bag.features.mean(0, dtype=torch.float64).numpy())
 
 
-def _rounded(lists: Mapping[str, list[float]]) -> dict[str, list[float]]:
+def _rounded_list(lists: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return {name: [float(f"{value:.6g}") for value in values] for name, values in lists.items()}

@@ -395,3 +395,53 @@ def test_a_file_that_an_experiment_names_as_labels_is_not_shown(
         load_bags(cell.settings.data)
     assert "private" in str(raised.value)
     assert not any(line in str(raised.value) for line in content.splitlines())
+
+
+def test_a_grid_of_layers_has_one_without_any() -> None:
+    layers = ["none", "sparse-coding", "linear", "rrt"]
+    plan = make_plan(
+        {
+            **MUSK1,
+            "model": {"sparse_coding": {"atoms": 16}, "embed": [16]},
+            "grid": {"model.aggregator": ["abmil", "mean"], "model.refine": layers},
+            "arms": [
+                {
+                    "name": "logistic regression",
+                    "grid": False,
+                    "model": {
+                        "aggregator": "logistic-mean-max",
+                        "refine": "none",
+                        "embed": [],
+                    },
+                }
+            ],
+            "report": {"pair": "model.refine"},
+        },
+        "mine",
+    )
+    assert dict(plan.arms)["abmil + linear"] == "abmil"
+    assert [name for name, _ in plan.arms] == [
+        *(
+            f"{name}{layer}"
+            for name in ("abmil", "mean")
+            for layer in ("", " + SC", " + linear", " + rrt")
+        ),
+        "logistic regression",
+    ]
+    without = plan.cells[0].settings.model
+    assert (without.refine, without.sparse_coding) == (None, False)
+    assert not plan.cells[-1].settings.model.has_layer
+
+
+def test_a_method_outside_of_the_grid_has_one_run() -> None:
+    document = {
+        **MUSK1,
+        "grid": {"training.epochs": [1, 2]},
+        "arms": [{"name": "a"}, {"name": "b", "grid": False}],
+    }
+    plan = make_plan(document, "mine")
+    assert [cell.arm for cell in plan.cells] == ["a epochs=1", "a epochs=2", "b"]
+    assert problems_of({"arms": [{"name": "a", "grid": 3}]}) == [
+        "[[arms]] number 1 grid = 3: expected true, or false for a method that [grid] does not "
+        "change."
+    ]

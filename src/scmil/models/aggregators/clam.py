@@ -103,8 +103,10 @@ class CLAM(nn.Module):
         scores, h = self.stream(self.drop(h))
         prediction = self.conclude(torch.softmax(scores, 0).T @ h, scores)
         ends = self._instances_at_the_ends(scores)  # (2 k, branches)
+        # One gather for all classes: the gradient of each would be a tensor of the size of the bag.
+        rows = h[ends.T.flatten()].unflatten(0, (ends.shape[1], -1))  # (branches, 2 k, d)
         instance_logits = [
-            classifier(h[ends[:, number if self.multi else 0]])
+            classifier(rows[number if self.multi else 0])
             for number, classifier in enumerate(self.instance_classifiers)
         ]
         return prediction._replace(extras=(torch.stack(instance_logits),))

@@ -127,7 +127,7 @@ class DGRMIL(nn.Module):
     def _encode(self, x: Tensor, kind: str) -> Tensor:
         layers = self.encoders[kind]
         assert isinstance(layers, nn.ModuleList)
-        encoded: Tensor = layers[2](x + layers[1](layers[0](x))[0])
+        encoded: Tensor = layers[2](x + layers[1](layers[0](x)))
         return encoded
 
     def own_loss(self, prediction: Prediction, label: Tensor) -> Tensor:

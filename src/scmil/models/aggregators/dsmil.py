@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
@@ -86,22 +87,34 @@ class DSMIL(nn.Module):
                     nn.init.zeros_(layer.bias)
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
-        best, critical = self.instance_classifier(h).max(0)  # (streams,)
+        critical = self._critical(h)
         A = self._stream_weights(h, critical)
+        classifier = self.instance_classifier
+        best = (critical * classifier.weight).sum(1) + classifier.bias  # (streams,)
         return self.conclude(A.T @ self.values(h), A.mean(1), best)
 
+    def _critical(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "streams d"]:
+        """The critical instance of each stream.
+
+        Its score alone has a gradient, so it is computed again from its embedding: with the scores
+        of all instances, the backward pass would read the whole bag once more.
+        """
+        classifier = self.instance_classifier
+        scores = F.linear(h.detach(), classifier.weight.detach(), classifier.bias.detach())
+        return h[scores.argmax(0)]
+
     def _stream_weights(
-        self, h: Float[Tensor, "n d"], critical: Tensor
+        self, h: Float[Tensor, "n d"], critical: Float[Tensor, "streams d"]
     ) -> Float[Tensor, "n streams"]:
         """The weights of the instances in each stream, given the critical instances."""
         q = self.query(h)
-        # Not q[critical], whose gradient would be a further tensor of the size of q.
-        marked = self.query(h[critical])
+        # Not rows of q, whose gradient would be a further tensor of the size of q.
+        marked = self.query(critical)
         return torch.softmax(q @ marked.T / math.sqrt(q.shape[1]), dim=0)
 
     def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:
         """The terms `sum_s A_ks w_cs . v_k` over the streams s, and the bias."""
-        A = self._stream_weights(h, self.instance_classifier(h).max(0).indices).detach()
+        A = self._stream_weights(h, self._critical(h)).detach()
         v = self.values(h)
         weight = self.bag_classifier.weight.view(-1, A.shape[1], v.shape[1])  # (c, streams, d)
         terms = sum(A[:, s, None] * (v @ weight[:, s].T) for s in range(A.shape[1]))

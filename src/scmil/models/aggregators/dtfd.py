@@ -48,10 +48,10 @@ class DTFD(nn.Module):
 
     def forward(self, h: Float[Tensor, "n d"]) -> Prediction:
         members = self.split(len(h))
-        tier1 = [self.tier1(h[group]) for group in members]
+        parts = [h[group] for group in members]
+        tier1 = [self.tier1(part) for part in parts]
         distilled = [
-            self._distil(h[group], prediction)
-            for group, prediction in zip(members, tier1, strict=True)
+            self._distil(part, prediction) for part, prediction in zip(parts, tier1, strict=True)
         ]
         return self.conclude(members, tier1, torch.cat(distilled))
 

@@ -33,12 +33,16 @@ TALL = 16  # rows; longer tables scroll in their own frame
 
 
 def table(
-    name: str, words: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[Markup]]
+    name: str,
+    words: Sequence[str],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Markup]],
+    foot: Sequence[Sequence[Markup]] = (),
 ) -> Markup:
     """A sortable table in its own frame: first the columns `words` with text, then those with
     numbers.
 
-    The first column is the header of its row.
+    The first column is the header of its row. The rows of `foot` stay at the end.
     """
     heads = [
         element(
@@ -49,10 +53,10 @@ def table(
         )
         for i, column in enumerate([*words, *columns])
     ]
+    head = element("thead", element("tr", *heads))
     body = element("tbody", *(element("tr", *row) for row in rows))
-    inner = element(
-        "table", element("caption", name), element("thead", element("tr", *heads)), body
-    )
+    end = element("tfoot", *(element("tr", *row) for row in foot)) if foot else None
+    inner = element("table", element("caption", name), head, body, end)
     kind = "scroll tall" if len(rows) > TALL else "scroll"
     return element("div", inner, class_=kind, role="region", aria_label=name, tabindex=0)
 
@@ -76,14 +80,6 @@ def results(run: Run) -> Markup | None:
     """The main tables, one per selection protocol, with a menu of metrics."""
     if not run.results:
         return None
-    options = [element("option", name, value=metric) for metric, name in METRIC_NAMES.items()]
-    pick = element(
-        "label",
-        "Show ",
-        element("select", *options, autocomplete="off"),
-        class_="pick",
-        hidden="hidden",
-    )
     intervals = f"Small numbers are 95 % intervals, where there is one: {FOLD_METHODS}."
     note = (
         "Below each result, in grey: the published result and the difference of ours to it. "
@@ -91,13 +87,20 @@ def results(run: Run) -> Markup | None:
     ).strip()
     return element(
         "div",
-        pick,
+        metric_menu(),
         element("p", intervals, class_="note"),
         element("p", note, class_="note m m-accuracy") if run.published else None,
         *(_main_table(run, protocol) for protocol in run.protocols),
         _patient_table(run),
         data_metric="accuracy",
     )
+
+
+def metric_menu() -> Markup:
+    """The menu that chooses the metric of the tables beside it."""
+    options = [element("option", name, value=metric) for metric, name in METRIC_NAMES.items()]
+    select = element("select", *options, autocomplete="off")
+    return element("label", "Show ", select, class_="pick", hidden="hidden")
 
 
 def protocol_effect_table(run: Run) -> Markup | None:
@@ -201,7 +204,7 @@ def text_cell(text: str) -> Markup:
     return element("td", text, class_="left")
 
 
-def _delta(value: float) -> Markup:
+def delta_span(value: float) -> Markup:
     """A difference with its sign, coloured by its direction."""
     kind = None if math.isnan(value) or round(value, 3) == 0 else "up" if value > 0 else "down"
     return element("span", change(value), class_=kind)
@@ -289,7 +292,7 @@ def _main_number(metric: str, entry: TableEntry | None) -> Markup:
         paper = element(
             "span",
             f"{format_number(entry.published)} ",
-            _delta(entry.difference),
+            delta_span(entry.difference),
             class_="published",
         )
     limits = None
@@ -342,8 +345,8 @@ def _comparison_row(each: MethodComparison) -> list[Markup]:
         row_header(each.method, f"against {each.against}"),
         text_cell(each.dataset),
         element("td", with_minus(result.sentence()), class_="words"),
-        number_cell(join(_delta(result.delta), interval), result.delta),
-        number_cell(join(_delta(auc.difference), auc_p), auc.difference)
+        number_cell(join(delta_span(result.delta), interval), result.delta),
+        number_cell(join(delta_span(auc.difference), auc_p), auc.difference)
         if auc
         else number_cell(ABSENT),
         number_cell(p_value(result.p), result.p),
@@ -358,7 +361,7 @@ def _across_table(protocol: str, compared: Sequence[MethodComparison]) -> Markup
         [
             row_header(each.method, f"against {each.against}"),
             number_cell(str(each.datasets), each.datasets),
-            number_cell(_delta(each.delta), each.delta),
+            number_cell(delta_span(each.delta), each.delta),
             number_cell(
                 f"{each.test.better} / {each.test.worse} / {each.test.equal}",
                 each.test.better - each.test.worse,

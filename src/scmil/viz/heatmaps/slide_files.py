@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ from scmil.viz.heatmaps.captions import (
 from scmil.viz.heatmaps.decisive import draw_decisive_tiles
 from scmil.viz.heatmaps.measurements import measurements
 from scmil.viz.heatmaps.sources import Sources
+from scmil.viz.spread import scores_of_others, spread_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,6 +55,7 @@ LAYOUT = 3  # increased when the layout or the texts of a sheet change, so that 
 CHUNK = "scmil"  # the PNG text chunk that identifies the inputs of a sheet
 PANEL_PX = 800
 TILES = "tiles"  # folder of the sheets of tiles
+SPREAD = "spread"  # folder of the overlays of the spread over several models
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,18 @@ class Maps:
         written = [
             self.out / (safe_name(bag_id) + suffix) for suffix, write in wanted.items() if write
         ]
+        if self.tiff and self.others:
+            written.append(self.spread_overlay(bag_id))
         return [*written, *([self.tile_sheet(bag_id)] * self.has_tile_sheets), self.picture(bag_id)]
 
     @property
     def has_tile_sheets(self) -> bool:
         """Whether the most and least decisive tiles are drawn: for evidence, from slides."""
         return is_evidence(self.score) and self.sources.folder is not None
+
+    def spread_overlay(self, bag_id: str) -> Path:
+        """The overlay of the spread over the models."""
+        return self.out / SPREAD / f"{safe_name(bag_id)}.tiff"
 
     def tile_sheet(self, bag_id: str) -> Path:
         """The sheet of the most and least decisive tiles of a slide."""
@@ -112,7 +120,7 @@ class Maps:
             )
         background = self._make_background(bag_id, scores)
         scale = self.same or scale_for(self.score, [values])
-        spread = self._spread(scores, values)
+        spread = self._spread(scores)
         name = self.out / safe_name(bag_id)
         if self.geojson:
             fifths = np.minimum((scale.shares(values) * FIFTHS).astype(int), FIFTHS - 1)
@@ -127,20 +135,10 @@ class Maps:
                 f"{name}.geojson", bag_id, scores.xy, scores.side, measured, fifths, classes
             )
         if self.tiff:
-            if background.size is None or background.mpp is None:
-                raise DataError(
-                    "an overlay needs the size and the microns per pixel of the slide. "
-                    "Give the folder of slides: --slides"
-                )
-            write_overlay(
-                f"{name}.tiff",
-                background.size,
-                background.mpp,
-                scores.xy,
-                scores.side,
-                values,
-                scale,
-            )
+            write_layer = _overlay_writer(background, scores)
+            write_layer(Path(f"{name}.tiff"), values, scale)
+            if spread is not None:
+                write_layer(self.spread_overlay(bag_id), spread, scale_for("spread", [spread]))
         if self.has_tile_sheets:
             sheet = draw_decisive_tiles(
                 self.sources.slide(bag_id),
@@ -155,20 +153,11 @@ class Maps:
             self.picture(bag_id), self._sheet(bag_id, scores, values, scale, background, spread)
         )
 
-    def _spread(self, scores: Scores, values: Numbers) -> Numbers | None:
+    def _spread(self, scores: Scores) -> Numbers | None:
         """The standard deviation of the score of each tile over all models; None for one model."""
         if not self.others:
             return None
-        every = [values]
-        for other in self.others:
-            theirs = other[scores.id]
-            if not np.array_equal(theirs.xy, scores.xy):
-                raise DataError(
-                    f"{other.folder} has other tiles of slide {scores.id!r}. Give models that "
-                    "score the same bags."
-                )
-            every.append(theirs.of(self.score))
-        return np.asarray(np.std(every, axis=0, ddof=1))
+        return spread_of([scores, *scores_of_others(scores, self.others)], self.score)
 
     def _make_background(self, bag_id: str, scores: Scores) -> Background:
         path, known = (
@@ -258,6 +247,24 @@ class Maps:
         ]
         stats = [(path.name, stat_of(slide_files(path))) for path in files if path.exists()]
         return sha256_of_json([facts, stats])
+
+
+def _overlay_writer(
+    background: Background, scores: Scores
+) -> Callable[[Path, Numbers, Scale], None]:
+    """A function that writes numbers of the tiles as an overlay of the slide."""
+    if background.size is None or background.mpp is None:
+        raise DataError(
+            "an overlay needs the size and the microns per pixel of the slide. "
+            "Give the folder of slides: --slides"
+        )
+    size, mpp = background.size, background.mpp
+
+    def write(path: Path, values: Numbers, scale: Scale) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_overlay(path, size, mpp, scores.xy, scores.side, values, scale)
+
+    return write
 
 
 def as_png(picture: Image, info: Mapping[str, Any]) -> bytes:

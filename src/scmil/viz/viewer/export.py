@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,14 @@ from scmil.models.tile_scores import Scores
 from scmil.viz.drawing.qupath import write_detections
 
 
-def layer_geojson(scores: Scores, kind: str, least: float | None = None) -> bytes:
+def layer_geojson(
+    scores: Scores,
+    kind: str,
+    least: float | None = None,
+    further: Mapping[str, NDArray[np.float64]] | None = None,
+) -> bytes:
     """The tiles with a score of at least `least`, in level-0 pixels; for an atom, the tiles that
-    use it, compared by |code|.
+    use it, compared by |code|. `further` are layers that are not scores of the model, by name.
 
     >>> import json
     >>> import torch
@@ -29,9 +35,12 @@ def layer_geojson(scores: Scores, kind: str, least: float | None = None) -> byte
     >>> features[0]["geometry"]["coordinates"][0][:3]
     [[0, 0], [256, 0], [256, 256]]
     """
-    shown = shown_tiles(scores.of(kind), kind, least)
     plain = [name for name in scores.kinds() if not name.startswith("atom:")]
-    measurements = {name: scores.of(name)[shown] for name in dict.fromkeys((*plain, kind))}
+    layers = {name: scores.of(name) for name in plain} | dict(further or {})
+    if kind not in layers:
+        layers[kind] = scores.of(kind)
+    shown = shown_tiles(layers[kind], kind, least)
+    measurements = {name: values[shown] for name, values in layers.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "layer.geojson"
         write_detections(path, scores.id, scores.xy[shown], scores.side, measurements)

@@ -14,12 +14,14 @@ from scmil.bags.slide_ids import slide_id
 from scmil.core.fingerprint import stat_of
 from scmil.core.limits import BOUNDS, PIXELS
 from scmil.core.tables import read_json
-from scmil.errors import DataError, SlideError
+from scmil.errors import DataError, OptionError, SlideError
 from scmil.models.predictions_file import read_training_slides
 from scmil.models.score_files import PAGE, ScoreSet, open_scores
 from scmil.models.tile_scores import Scores
 from scmil.slides import find_slides, open_slide, slide_digest, slide_files
 from scmil.viz.drawing.background import check_extent, check_slide
+from scmil.viz.drawing.colour_scale import Numbers
+from scmil.viz.spread import PREFIX, scores_of_others, spread_of
 
 PICTURES = (".jpg", ".jpeg", ".png")
 MOST_IN_MEMORY = 8  # slides whose scores are cached
@@ -39,7 +41,8 @@ class Library:
 
     Links that lead out of the given folders are not followed; `left_out` has the slides that are
     omitted for this reason. With `scored`, scores of other slides are not shown, because their bags
-    may have been deleted.
+    may have been deleted. `also` are further models, such as those of other folds: the spread of
+    every score over them and the first model is a layer of the first model.
     """
 
     def __init__(
@@ -48,9 +51,12 @@ class Library:
         slides: str | Path | None = None,
         annotations: str | Path | None = None,
         scored: Collection[str] | None = None,
+        also: Sequence[str | Path] = (),
     ) -> None:
         self.folders = [Path(model) for model in models]
         self.models: list[ScoreSet] = [open_scores(folder, scored) for folder in self.folders]
+        self._also = [open_scores(Path(folder), scored) for folder in also]
+        self._also_states = [_file_states(scores.folder) for scores in self._also]
         self.names = _make_unique(
             [scores.page.get("model") or str(scores.folder) for scores in self.models]
         )
@@ -66,6 +72,9 @@ class Library:
         names = {**{key: path.stem for key, path in files.items()}, **ids}
         self.slides = [ListedSlide(names[key], files.get(key)) for key in sorted(names)]
         self._read_cached = lru_cache(MOST_IN_MEMORY)(self._read_scores)
+        self._read_others = lru_cache(MOST_IN_MEMORY)(
+            lambda slide: scores_of_others(self.scores(0, slide), self._also)
+        )
 
     def scores(self, model: int, slide: int) -> Scores:
         """The scores of a model for a slide; KeyError if the model has not scored the slide.
@@ -84,11 +93,14 @@ class Library:
 
     def _check_unchanged(self, model: int) -> None:
         """Raise DataError if scores or atlas were written again since this library was opened."""
-        if _file_states(self.models[model].folder) != self._states[model]:
-            raise DataError(
-                f"{self.models[model].folder} has changed since the viewer was started. "
-                "Stop the viewer and start it again."
-            )
+        opened = [(self.models[model], self._states[model])]
+        opened += zip(self._also, self._also_states, strict=True) if model == 0 else []
+        for scores, states in opened:
+            if _file_states(scores.folder) != states:
+                raise DataError(
+                    f"{scores.folder} has changed since the viewer was started. "
+                    "Stop the viewer and start it again."
+                )
 
     def index(self, bag_id: str) -> int | None:
         """The position of a slide in the list."""
@@ -140,6 +152,29 @@ class Library:
 
     # ------------------------------------------------------------------------------------ one slide
 
+    def kinds(self, model: int, slide: int) -> list[str]:
+        """The names of the layers of a slide except those of atoms: its scores, then their spread
+        over several models, if all of them have scored the slide.
+        """
+        plain = [kind for kind in self.scores(model, slide).kinds() if not kind.startswith("atom:")]
+        everywhere = all(self.slides[slide].id in other for other in self._also)
+        if model != 0 or not self._also or not everywhere:
+            return plain
+        shared = set(plain).intersection(*(each.kinds() for each in self._read_others(slide)))
+        return [*plain, *(f"{PREFIX}{kind}" for kind in plain if kind in shared)]
+
+    def values(self, model: int, slide: int, kind: str) -> Numbers:
+        """The numbers of one layer of a slide, one per tile."""
+        scores = self.scores(model, slide)
+        if not kind.startswith(PREFIX):
+            return scores.of(kind)
+        if model != 0 or not self._also:
+            raise OptionError(
+                f"{kind!r}: there is one model, so there is no spread. Start the viewer with "
+                "further models: --also"
+            )
+        return spread_of([scores, *self._read_others(slide)], kind.removeprefix(PREFIX))
+
     def tiles(self, model: int, slide: int) -> dict[str, Any]:
         """Positions of the tiles of a slide, names of their scores, number of atoms, and sums of
         the evidence.
@@ -150,7 +185,7 @@ class Library:
         return {
             "xy": scores.xy.ravel().tolist(),
             "side": scores.side,
-            "kinds": [kind for kind in scores.kinds() if not kind.startswith("atom:")],
+            "kinds": self.kinds(model, slide),
             "atoms": 0 if scores.codes is None else scores.codes.atoms,
             "evidence": _describe_evidence(scores),
         }
@@ -171,12 +206,14 @@ class Library:
         scores = self.scores(model, slide)
         if tile >= len(scores):
             raise KeyError(tile)
-        plain = [kind for kind in scores.kinds() if not kind.startswith("atom:")]
         atoms, values = scores.codes.row(tile) if scores.codes else (np.zeros(0, int), np.zeros(0))
         return {
             "tile": tile,
             "xy": scores.xy[tile].tolist(),
-            "scores": {kind: float(scores.of(kind)[tile]) for kind in plain},
+            "scores": {
+                kind: float(self.values(model, slide, kind)[tile])
+                for kind in self.kinds(model, slide)
+            },
             "atoms": atoms.tolist(),
             "values": values.tolist(),
             "of": scores.codes.atoms if scores.codes else 0,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from scmil.core.extras import import_extra
 from scmil.errors import DataError, OptionError, OutputError, ScmilError
+from scmil.viz.spread import PREFIX
 from scmil.viz.viewer import connections
 from scmil.viz.viewer.access import COOKIE, MOST_HEADERS, Guard
 from scmil.viz.viewer.browser import open_browser
@@ -73,13 +74,18 @@ def addresses(responses: Responses) -> dict[str, Callable[[Query], Any]]:
     }
 
     def scores(query: Query) -> bytes:
-        values = library.scores(query.model, query.slide).of(query.options["kind"])
+        values = library.values(query.model, query.slide, query.options["kind"])
         return values.astype("<f4").tobytes()
 
     def layer(query: Query) -> Response:
         least = float(query.options["least"]) if "least" in query.options else None
         scores = library.scores(query.model, query.slide)
-        content = layer_geojson(scores, query.options["kind"], least)
+        spread = {
+            kind: library.values(query.model, query.slide, kind)
+            for kind in library.kinds(query.model, query.slide)
+            if kind.startswith(PREFIX)
+        }
+        content = layer_geojson(scores, query.options["kind"], least, spread)
         return Response(content, "application/geo+json", {"content-disposition": "attachment"})
 
     return {

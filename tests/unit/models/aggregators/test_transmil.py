@@ -12,18 +12,34 @@ def test_with_a_landmark_for_every_token_nystrom_is_softmax_attention() -> None:
     x = torch.randn(8, 16, dtype=torch.float64)
     q, k, v = attend.to_qkv(x).view(8, 3, 2, 8).permute(1, 2, 0, 3)
     exact = torch.softmax(q @ k.mT / 8**0.5, -1)
-    mixed, first = attend(x)
-    torch.testing.assert_close(
-        mixed, attend.to_out((exact @ v).permute(1, 0, 2).reshape(8, 16)), atol=1e-6, rtol=1e-4
-    )
-    torch.testing.assert_close(first, exact.mean(0)[0], atol=1e-6, rtol=1e-4)
+    expected = attend.to_out((exact @ v).permute(1, 0, 2).reshape(8, 16))
+    torch.testing.assert_close(attend(x), expected, atol=1e-6, rtol=1e-4)
+    row, seen = attend.first_token(x)
+    torch.testing.assert_close(row, expected[0], atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(seen, exact.mean(0)[0], atol=1e-6, rtol=1e-4)
 
 
 def test_padding_goes_in_front_and_the_last_rows_are_kept() -> None:
     attend = NystromAttention(16, heads=2, landmarks=8).double().eval()
     x = torch.randn(13, 16, dtype=torch.float64)
     padded = torch.cat([torch.zeros(3, 16, dtype=torch.float64), x])
-    torch.testing.assert_close(attend(x)[0], attend(padded)[0][3:])
+    torch.testing.assert_close(attend(x), attend(padded)[3:])
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 16, 45])  # padded by 7, 3, 0 and 3
+def test_the_first_token_alone_has_the_output_and_the_gradients_of_all_tokens(tokens: int) -> None:
+    attend = NystromAttention(16, heads=2, landmarks=8).double().eval()
+    x = torch.randn(tokens, 16, dtype=torch.float64, requires_grad=True)
+    wanted, probe = [x, *attend.parameters()], torch.randn(16, dtype=torch.float64)
+    row, seen = attend.first_token(x)
+    assert seen.shape == (tokens,)
+    expected = attend(x)[0]
+    torch.testing.assert_close(row, expected)
+    ours, all_tokens = (
+        torch.autograd.grad(probe @ output, wanted, materialize_grads=True)
+        for output in (row, expected)
+    )
+    torch.testing.assert_close(ours, all_tokens)
 
 
 def test_the_pseudo_inverse_inverts() -> None:
@@ -49,10 +65,19 @@ def test_width_sets_heads_and_landmarks() -> None:
         TransMIL(20, 2)
 
 
-def test_attention_adds_the_repeated_tokens_to_their_instances() -> None:
+def test_attention_adds_the_repeated_tokens_to_their_instances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     net, h = TransMIL(16, 2).eval(), torch.randn(5, 16)  # filled up to 3 x 3 tokens
     seen: list[torch.Tensor] = []
-    net.second.register_forward_hook(lambda _module, _inputs, output: seen.append(output[1]))
+    attend = net.second.first_token
+
+    def recorded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        row, weights = attend(x)
+        seen.append(weights)
+        return row, weights
+
+    monkeypatch.setattr(net.second, "first_token", recorded)
     attention = net(h).attention
     tokens = seen[0][1:].detach().clamp(min=0)  # without the class token
     expected = torch.stack([tokens[i::5].sum() for i in range(5)])

@@ -146,6 +146,28 @@ def test_the_spread_is_the_standard_deviation_over_models(
         draw_heatmaps([model, *others], chosen(home), tmp_path / "atom", score="atom:1")
 
 
+def test_the_spread_is_a_second_overlay(home: Path, model: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(model, tmp_path / "other"))
+    slides, out, bags = home / "slides", tmp_path / "out", chosen(home)
+    draw_heatmaps([model, other], bags, out, score="attention", slides=slides, tiff=True)
+    sizes, opaque = [], []
+    for path in (out / "s01.tiff", out / "spread" / "s01.tiff"):
+        with Image.open(path) as picture:
+            sizes.append(picture.size)
+            pixels = np.asarray(picture.convert("RGBA"))
+        opaque.append(pixels[..., 3] > 0)
+    assert sizes[0] == sizes[1]
+    assert opaque[0].any()
+    assert np.array_equal(*opaque)
+    # Two equal models have no spread: all tiles have one colour.
+    assert len(np.unique(pixels[opaque[1]], axis=0)) == 1
+    again = draw_heatmaps([model, other], bags, out, score="attention", slides=slides, tiff=True)
+    assert not again.outcome.done
+    (out / "spread" / "s01.tiff").unlink()
+    again = draw_heatmaps([model, other], bags, out, score="attention", slides=slides, tiff=True)
+    assert again.outcome.done == ("s01",)
+
+
 def test_a_model_that_scores_other_tiles_fails(home: Path, model: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(model, tmp_path / "other"))
     draw_heatmaps(model, BagSet([slide_bag(0)]), score="evidence")

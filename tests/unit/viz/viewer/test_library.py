@@ -9,6 +9,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="starlette is not installed")
@@ -24,8 +25,8 @@ from viewer_case import (
     write_model,
 )
 
-from scmil.errors import DataError
-from scmil.models.score_files import write_scores
+from scmil.errors import DataError, OptionError
+from scmil.models.score_files import PAGE, write_scores
 from scmil.slides import slide_digest
 from scmil.viz.viewer import Library, Server
 from scmil.viz.viewer.library import find_models
@@ -206,3 +207,45 @@ def test_the_facts_of_a_slide_have_the_sums_of_its_evidence(server: Server) -> N
     assert tumour["constant"] == pytest.approx(expected.constant[1])
     assert abs(tumour["error"]) < 1e-5
     assert tumour["method"] == "exact"
+
+
+def test_the_spread_over_models_is_a_layer_of_the_first_model(home: Path, tmp_path: Path) -> None:
+    fold = write_model(tmp_path / "fold", ["one", "two"], sparse=False)
+    library = Library([home / "sc", home / "plain"], also=[home / "plain", fold])
+    kinds = library.tiles(0, 0)["kinds"]
+    assert "spread:attention" in kinds
+    assert kinds.index("spread:attention") > kinds.index("attention")
+    assert "lambda" in kinds
+    assert "spread:lambda" not in kinds  # the other models have no sparse coding
+    assert not [kind for kind in library.tiles(1, 0)["kinds"] if kind.startswith("spread:")]
+    every = [scored("one", sparse).attention for sparse in (True, False, False)]
+    expected = np.std(every, axis=0, ddof=1)
+    assert expected.max() > 0
+    np.testing.assert_allclose(library.values(0, 0, "spread:attention"), expected, rtol=1e-5)
+    assert library.code(0, 0, 3)["scores"]["spread:attention"] == pytest.approx(expected[3])
+
+
+def test_one_model_has_no_spread(home: Path) -> None:
+    library = Library([home / "sc"])
+    assert not [kind for kind in library.kinds(0, 0) if kind.startswith("spread:")]
+    with pytest.raises(OptionError, match="there is one model, so there is no spread"):
+        library.values(0, 0, "spread:attention")
+
+
+def test_a_slide_that_a_further_model_has_not_scored_has_no_spread(
+    home: Path, tmp_path: Path
+) -> None:
+    library = Library([home / "sc"], also=[write_model(tmp_path / "fold", ["one"], sparse=False)])
+    assert "spread:attention" in library.kinds(0, 0)
+    assert "spread:attention" not in library.kinds(0, 1)
+    with pytest.raises(DataError, match="fold/maps has no scores of slide 'two'"):
+        library.values(0, 1, "spread:attention")
+
+
+def test_a_further_model_that_is_scored_again_is_noticed(home: Path, tmp_path: Path) -> None:
+    fold = write_model(tmp_path / "fold", ["one"], sparse=False)
+    library = Library([home / "sc"], also=[fold])
+    with (fold / "maps" / PAGE).open("a") as file:
+        file.write(" ")
+    with pytest.raises(DataError, match="fold/maps has changed since the viewer was started"):
+        library.values(0, 0, "spread:attention")

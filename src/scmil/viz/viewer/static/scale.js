@@ -26,7 +26,8 @@ export function makeScale(raw, kind, chosen) {
   const quantile = (share) =>
     (order.length ? values[order[Math.round(share * (order.length - 1))]] : NaN);
   const [low, high] = signed ? symmetricRange(values)
-    : kind.startsWith("probability") ? [0, 1] : [atom ? 0 : quantile(0), quantile(1)];
+    : kind.startsWith("probability") ? [0, 1]
+    : [atom || kind.startsWith("spread:") ? 0 : quantile(0), quantile(1)];
   const shares = new Float32Array(values.length).fill(NaN);
   if (colourBy === "rank") setRanks(shares, order, values);
   else {
@@ -84,5 +85,6 @@ export function nameOfKind(kind) {
   if (name === "probability") return `probability of ${detail}`;
   if (name === "evidence") return `evidence for ${detail} (contribution to its logit)`;
   if (name === "atom") return `atom ${detail}`;
+  if (name === "spread") return `spread of ${nameOfKind(detail).replace(/ \(.*/, "")} (over models)`;
   return NAMES[kind] ?? kind;
 }
