@@ -230,7 +230,7 @@ def _check_drafts(drafts: Sequence[Draft], where: _Where, problems: Problems) ->
     ready = {status.name: status for status in datasets.dataset_status(where.data)}
     folders = [where.folder, *([where.data] if where.data else [])]
     checked: set[str] = set()
-    tasks = TaskChecks(problems)
+    tasks = TaskChecks(problems, where.data)
     for draft in drafts:
         tables = draft.tables
         config.check_protocol(tables["protocol"], where.folder, problems)

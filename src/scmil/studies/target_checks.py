@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from scmil.errors import ScmilError
@@ -19,6 +20,7 @@ class TaskChecks:
     """Finds the task of each run, and what does not fit it; tables are read once."""
 
     problems: Problems
+    data: Path | None = None  # a folder with data sets
     tasks: dict[str, str] = field(default_factory=dict)  # by data set
     _known: dict[str, Any] = field(default_factory=dict)
 
@@ -59,7 +61,9 @@ class TaskChecks:
     def _targets(self, settings: DataSettings) -> Any:
         key = json.dumps(settings.to_json(), sort_keys=True, default=str)
         if key not in self._known:
-            self._known[key] = None if task_of(settings) == CLASS else read_data_targets(settings)
+            self._known[key] = (
+                None if task_of(settings) == CLASS else read_data_targets(settings, self.data)
+            )
         return self._known[key]
 
     def _check_training(

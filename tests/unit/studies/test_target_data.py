@@ -11,8 +11,10 @@ from scmil import Bag
 from scmil.bags.formats import export_bags
 from scmil.bags.splits import Split
 from scmil.errors import OptionError
+from scmil.studies import target_checks
 from scmil.studies.data import open_data
 from scmil.studies.from_settings import build_for_split
+from scmil.studies.plan import make_plan
 from scmil.studies.run_inputs import load_bags
 from scmil.studies.settings import DataSettings, ModelSettings, TaskOptions
 from scmil.studies.target_data import task_of
@@ -84,3 +86,19 @@ def test_a_fold_is_trained_on_the_values(
     fold = train_fold(model, data.bags, split, Recipe(epochs=2))
     assert fold.probabilities.shape == (1, 16, width)
     assert len(fold.history.valid_score) == 2
+
+
+def test_the_folder_of_data_sets_is_searched_when_a_plan_is_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from scmil.bags.datasets import load_targets
+
+    folders: list[object] = []
+
+    def read(settings: DataSettings, data: object = None) -> object:
+        folders.append(data)
+        return load_targets("digits", "regression")
+
+    monkeypatch.setattr(target_checks, "read_data_targets", read)
+    make_plan({"data": {"dataset": "digits", "task": "regression"}}, "mine", data=tmp_path)
+    assert folders == [tmp_path]
