@@ -26,6 +26,9 @@ TINY = 1e-12
 # The larger of n * p and n * m at which both take the same time, measured with one thread for
 # p = 64, 166, 512 and 1 024 and m = 64, 256 and 1 024.
 LARGEST = 8192
+# Numbers of the dictionary up to which it is faster without gradients as well: torch's library
+# computes the products of a few rows with a large matrix faster.
+LARGEST_DICTIONARY = 2**15
 
 Matrix = NDArray[Any]
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from scmil.sparse_coding import kernel_direct as direct
 from scmil.sparse_coding import kernel_numpy as fused_small
 from scmil.sparse_coding import kernel_torch as fused
-from scmil.sparse_coding.kernel_blocks import row_blocks
+from scmil.sparse_coding.kernel_blocks import Form, row_blocks
 from scmil.sparse_coding.layer import SparseCoding
 
 CASES = [  # n, p, m, layers: small and factored, Gram, several blocks, one layer, one instance
@@ -73,6 +74,62 @@ def test_the_fast_layer_equals_the_equations(case, mode, small, monkeypatch) -> 
     layer.fused = True
     with torch.no_grad():
         torch.testing.assert_close(layer(x), fast[0])
+
+
+KERNELS = ("small_codes", "direct_codes", "_forward")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_kernel_gives_the_codes_without_gradients(  # type: ignore[no-untyped-def]
+    case, mode, kernel, monkeypatch
+) -> None:
+    n, p, m, layers = case
+    monkeypatch.setattr(fused_small, "LARGEST", 10**9 if kernel == "small_codes" else 0)
+    monkeypatch.setattr(direct, "LARGEST_DIRECT", 0 if kernel == "_forward" else 10**9)
+    others = [name for name in KERNELS if name != kernel]
+    for name in others:
+        monkeypatch.setattr(fused, name, None)  # calling it is an error
+    layer = layer_for(p, m, layers, mode).requires_grad_(False)
+    x = torch.randn(n, p, dtype=torch.float64)
+    given = x.clone()
+    fast = layer(x)
+    assert torch.equal(x, given)
+    layer.fused = False
+    torch.testing.assert_close(fast, layer(x), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "m", "kernel"),
+    [
+        ((5, 64), 256, "small_codes"),
+        ((5, 512), 256, "direct_codes"),
+        ((100, 166), 64, "direct_codes"),
+        ((1000, 512), 256, "direct_codes"),
+        ((12_000, 512), 8, "_forward"),
+    ],
+    ids=str,
+)
+def test_a_bag_without_gradients_gets_the_fastest_kernel(
+    shape: tuple[int, int], m: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    for name in KERNELS:
+        monkeypatch.setattr(
+            fused, name, lambda *_, name=name: called.append(name) or [torch.zeros(0)]
+        )
+    fused.fused_sparse_coding(
+        torch.zeros(shape), torch.zeros(shape[1], m), torch.zeros(()), (), Form(5, None, False)
+    )
+    assert called == [kernel]
+
+
+def test_a_constant_instance_has_codes_of_zero_in_every_kernel() -> None:
+    for n in (1, 40, 9000):
+        layer = SparseCoding(600, 60, dictionary="random")
+        with torch.no_grad():
+            assert not layer(torch.full((n, 600), 0.5)).any()
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["small", "blocks"])
