@@ -45,7 +45,6 @@ from scmil.sparse_coding.kernel_blocks import (
 from scmil.sparse_coding.kernel_direct import direct_codes, is_direct
 from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.kernel_numpy import (
-    LARGEST_DICTIONARY,
     Small,
     is_small,
     raise_second_derivative,
@@ -82,10 +81,11 @@ def fused_sparse_coding(
     inputs = (x, D, log_mu, *network)
     if in_transform():
         return _Mapped.apply(form, *inputs)[0]
-    small = D.ndim == 2 and is_small(x, D.shape[-1]) and x.dtype == D.dtype
+    same = x.dtype == D.dtype
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        small = same and is_small(x, D, backward=True)
         return (Small if small else _Fused).apply(form, *inputs)
-    if small and D.numel() <= LARGEST_DICTIONARY:
+    if same and is_small(x, D, backward=False):
         return small_codes(form, *inputs)
     if form.low is None and is_direct(x, D) and Lanes.of(x, D.shape[-1]).number == 1:
         gram = gram_is_cheaper(len(x), *D.shape, form.layers, backward=False)
