@@ -11,7 +11,8 @@ Forward and backward, on a slide and on a small bag, of
 Each runs in its own process, as in a training, so that none profits from the memory of another. The
 processes take turns of a few steps, so that all see the same load; the figures are medians of the
 ratios of each round. Before a turn there is a pause, because the threads of the process before it
-wait in a loop for some milliseconds and use a core. Peak memory is that of one more step above what the process held before.
+wait in a loop for some milliseconds and use a core. Peak memory is that of one more step above what
+the process held before.
 """
 
 from __future__ import annotations
