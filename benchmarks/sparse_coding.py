@@ -10,7 +10,9 @@ Forward and backward, on a slide and on a small bag, of
 
 Each runs in its own process, as in a training, so that none profits from the memory of another. The
 processes take turns of a few steps, so that all see the same load; the figures are medians of the
-ratios of each round. Peak memory is that of one more step above what the process held before.
+ratios of each round. Before a turn there is a pause, because the threads of the process before it
+wait in a loop for some milliseconds and use a core. Peak memory is that of one more step above what
+the process held before.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import platform
 import statistics
 import time
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 RESULTS = Path(__file__).parent / "results" / "sparse_coding.json"
+PAUSE = 0.02  # seconds
 
 
 class Case(NamedTuple):
@@ -114,6 +118,7 @@ def serve(pipe: Connection, name: str, case: Case, threads: int) -> None:
             step()
             pipe.send(peak() - before)
         else:
+            step()  # wakes the threads
             start = time.perf_counter()
             for _ in range(case.repeat):
                 step()
@@ -148,6 +153,7 @@ def measure(case: Case, threads: int) -> dict[str, Any]:
         workers.append(worker)
 
     def ask(name: str, request: str) -> float:
+        time.sleep(PAUSE)
         pipes[name].send(request)
         return float(pipes[name].recv())
 
@@ -185,6 +191,8 @@ def main() -> None:
         "threads": options.threads,
         "torch": torch.__version__,
         "python": platform.python_version(),
+        "load average before": os.getloadavg()[0],
+        "priority (nice)": os.nice(0),
     }
     failed = False
     for name, case in CASES.items():

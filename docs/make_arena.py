@@ -1,14 +1,18 @@
 """Fill in the numbers and pictures of docs/arena.md from committed results.
 
     python docs/make_arena.py
+    python docs/make_arena.py --losses runs   # first copy the training losses of the runs
 
-Reads `results.csv`, `folds.csv` and `costs.csv` of the experiments `arena*` in experiments/results.
+Reads `results.csv`, `folds.csv` and `costs.csv` of the experiments `arena*` in experiments/results,
+and `losses.csv` of those that are trained to convergence: the training loss of the last epoch of
+each run, which `--losses` takes from its `history.csv`.
 The text between `<!-- made: NAME -->` and `<!-- end -->` is generated, the rest is written by hand.
 A test checks that the page matches the results.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import math
@@ -22,6 +26,7 @@ import numpy as np
 
 from scmil.bags.datasets import split_options
 from scmil.core.atomic import write_atomically
+from scmil.core.tables import records_csv
 from scmil.report.html.markup import change, p_equals
 from scmil.stats.bootstrap import Interval, bootstrap_interval
 from scmil.stats.significance import holm, wilcoxon
@@ -32,6 +37,10 @@ IMAGES = HERE / "img"
 RESULTS = HERE.parent / "experiments" / "results"
 NONE, LINEAR, CHOSEN = "none", "linear", "SC, chosen"
 CONFIRMATION = ("arena", "arena_large", "arena_colon")
+CONVERGED = tuple(f"arena_converged{part}" for part in ("", "_slow", "_large", "_colon"))
+# A method has converged with a training loss up to the first number; *none* also if its loss is at
+# most the second above that of the linear layer.
+LOW_LOSS, NEAR_LINEAR = 0.05, 0.02
 FACTORS = ("bags", "witness", "noise_dims", "active")
 Row = dict[str, str]
 
@@ -201,6 +210,61 @@ def verdict(experiment: Experiment) -> str:
     return f"> The chosen variant {outcome}: difference in AUC {found}."
 
 
+def read_losses(*names: str) -> dict[tuple[str, str], float]:
+    """The training loss of the last epoch by data set and method."""
+    rows = [row for name in names for row in _read_rows(RESULTS / name / "losses.csv")]
+    return {(row["dataset"], row["arm"]): float(row["train_loss"]) for row in rows}
+
+
+def copy_losses(runs: Path) -> None:
+    """Write the last training loss of each finished run into the results of its experiment."""
+    for name in CONVERGED:
+        rows = []
+        for row in _read_rows(RESULTS / name / "costs.csv"):
+            last = _read_rows(runs / name / "cells" / row["cell"] / "history.csv")[-1]
+            kept = {key: row[key] for key in ("cell", "dataset", "arm")}
+            rows.append({**kept, "epoch": last["epoch"], "train_loss": last["train_loss"]})
+        write_atomically(RESULTS / name / "losses.csv", records_csv(rows))
+
+
+def converged(losses: dict[tuple[str, str], float], dataset: str) -> bool:
+    """Whether the method without a layer has converged on a data set."""
+    none, linear = losses[dataset, NONE], losses[dataset, LINEAR]
+    return none <= max(LOW_LOSS, linear + NEAR_LINEAR)
+
+
+def losses_table(experiment: Experiment, losses: dict[tuple[str, str], float]) -> str:
+    """AUC and training loss of the methods that are trained to convergence."""
+    methods = experiment.methods
+    header = [f"{method}: {what}" for what in ("AUC", "loss") for method in methods]
+    lines = [f"| | {' | '.join(header)} |", "|---|" + "---|" * len(header)]
+    for dataset in experiment.datasets:
+        areas = [_text(experiment.number(dataset, m, "auc"), 3) for m in methods]
+        ends = [_text(losses.get((dataset, m), math.nan), 3) for m in methods]
+        lines.append(f"| {dataset} | {' | '.join([*areas, *ends])} |")
+    means = [_text(_mean(experiment, method, "auc"), 3) for method in methods]
+    lines.append(f"| **mean** | {' | '.join(means)} |" + " |" * len(methods))
+    return "\n".join(lines)
+
+
+def final_verdict() -> str:
+    """The decision of the second confirmation, once all of its runs are finished."""
+    names = [name for name in CONVERGED if (RESULTS / name).is_dir()]
+    experiment = read_experiments(*names)
+    planned = len(read_experiments(*CONFIRMATION).datasets) * len((NONE, LINEAR, CHOSEN))
+    if len(experiment.rows) < planned:
+        return f"> Not decided: {len(experiment.rows)} of {planned} runs are finished."
+    losses = read_losses(*names)
+    kept = [dataset for dataset in experiment.datasets if converged(losses, dataset)]
+    rows = {key: row for key, row in experiment.rows.items() if key[0] in kept}
+    quoted = [
+        verdict(experiment),
+        f"> On the {len(kept)} data sets on which *none* has converged:",
+        verdict(Experiment(rows, experiment.folds)),
+    ]
+    return "\n>\n".join(quoted) + f"\n\n{losses_table(experiment, losses)}"
+
+
 def diagram_rows(experiment: Experiment) -> list[arena_pictures.Point]:
     """The gain of every SC method over its linear control, for every cohort."""
     points = []
@@ -265,6 +329,7 @@ def filled(page: str) -> str:
         "summary": lambda: summary(arena),
         "comparisons": lambda: comparisons(arena, [*first, (CHOSEN, LINEAR), ("SC", LINEAR)]),
         "verdict": lambda: verdict(arena),
+        "converged": final_verdict,
         "instances": lambda: instances(arena),
         "heads": lambda: f"{table(heads, 'auc')}\n\n{progress('arena_heads', heads)}",
         "baselines": lambda: (
@@ -301,6 +366,10 @@ def pictures() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--losses", type=Path, metavar="RUNS")
+    if (runs := parser.parse_args().losses) is not None:
+        copy_losses(runs)
     for name, picture in pictures().items():
         write_atomically(IMAGES / name, picture.encode())
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -118,7 +118,7 @@ def backward_blocks(
     g_x = torch.empty_like(x) if wanted else x.new_empty(*x.shape[:-2], 0, x.shape[-1])
     D_low, *low_network = (tensor.to(W.dtype) for tensor in (D, *network))
     weights = Weights(D_low, W, W_t, step.to(W.dtype), low_network)
-    lanes, per_block = Lanes.of(x), 4 + len(network) // 2
+    lanes, per_block = Lanes.of(x, D.shape[-1]), 4 + len(network) // 2
     # The blocks of the forward pass, also if the number of threads has changed since.
     ends = list(add_up(part.shape[-2] for part in kept[4::per_block]))
     blocks = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]

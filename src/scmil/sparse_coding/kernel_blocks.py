@@ -15,6 +15,8 @@ from scmil.sparse_coding.kernel_numpy import TINY
 # float32 441 ms with 1 MiB, 411 with 2 or 4; in bfloat16 308 ms with half a MiB, 261 with one, 232
 # with two, 226 with four.
 BLOCK_BYTES = 2**21
+# Bytes of one matrix of features, which are wider than the codes if there are few atoms.
+WIDE_BYTES = 2**23
 
 
 class Form(NamedTuple):
@@ -155,12 +157,13 @@ def sparsity_network_backward(
     return g
 
 
-def row_blocks(codes: Tensor, lanes: int = 1) -> list[slice]:
-    """Slices of rows of which the codes take at most about `BLOCK_BYTES`; with several lanes, of
-    equal size, and as many for each lane.
+def row_blocks(codes: Tensor, lanes: int = 1, p: int = 1) -> list[slice]:
+    """Slices of rows of which the codes take at most about `BLOCK_BYTES`, and the p features
+    `WIDE_BYTES`; with several lanes, of equal size, and as many for each lane.
     """
     n, m = codes.shape[-2:]
-    rows = max(64, BLOCK_BYTES // (m * codes.dtype.itemsize))
+    size = codes.dtype.itemsize
+    rows = max(64, min(BLOCK_BYTES // (m * size), WIDE_BYTES // (p * size)))
     if lanes > 1:
         each = -(-n // (lanes * rows))  # blocks of a lane
         rows = -(-n // (lanes * each))

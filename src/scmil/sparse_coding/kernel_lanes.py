@@ -22,7 +22,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-SHORTEST_LANE = 32  # rows below which dividing a bag costs more than it saves
+# Codes of a thread below which its operations are so short that the threads wait for Python's lock.
+SHORTEST_LANE = 2**18
 # Rows from which on a thread has two lanes: each has its own sums of gradients, which cost as much
 # as some hundred rows.
 LONG_LANE = 1024
@@ -37,11 +38,11 @@ class Lanes(NamedTuple):
     threads: int
 
     @classmethod
-    def of(cls, x: Tensor) -> Lanes:
-        """The lanes for a bag. In stacks of models, and on other devices, torch divides each
-        operation.
+    def of(cls, x: Tensor, m: int) -> Lanes:
+        """The lanes for a bag and m atoms. Of smaller bags, in stacks of models, and on other
+        devices torch divides each operation: the one lane runs in the thread of the caller.
 
-        >>> Lanes.of(torch.zeros(3, 12_000, 64))
+        >>> Lanes.of(torch.zeros(3, 12_000, 64), m=256)
         Lanes(number=1, threads=1)
         """
         threads = torch.get_num_threads()
@@ -49,8 +50,9 @@ class Lanes(NamedTuple):
             return cls(1, 1)
         # A multiple of the threads, so that equally fast ones end together.
         rows = len(x) // threads
-        each = 2 if rows >= 2 * LONG_LANE else 1 if rows >= SHORTEST_LANE else 0
-        return cls(max(1, threads * each), threads)
+        if rows * m < SHORTEST_LANE:
+            return cls(1, 1)
+        return cls(threads * (2 if rows >= 2 * LONG_LANE else 1), threads)
 
     def run(self, task: Callable[[int], T]) -> list[T]:
         """The results of `task` for the number of each lane; an error of a lane is raised here."""

@@ -1,8 +1,8 @@
 """The sparse-coding layer for small bags, in NumPy: the same numbers with a third of the overhead.
 
 The arithmetic of a bag of five instances takes 80 microseconds, and torch needs longer than that to
-call the sixty operations: 6 us for a small matrix product where NumPy takes 3. Above `LARGEST`
-numbers the arithmetic dominates, and `kernel_torch.py` is faster. Products use one thread
+call the sixty operations: 6 us for a small matrix product where NumPy takes 3. On larger bags the
+arithmetic dominates, and `kernel_torch.py` is faster (`is_small`). Products use one thread
 (`blas_threads.py`).
 """
 
@@ -23,24 +23,30 @@ from scmil.sparse_coding.blas_threads import OneThread
 # feature vector.
 TINY = 1e-12
 
-# The larger of n * p and n * m at which both take the same time, measured with one thread for
-# p = 64, 166, 512 and 1 024 and m = 64, 256 and 1 024.
-LARGEST = 8192
+# n * p up to which a step with gradients takes less time than in torch, if n * m is at most four
+# times as much; measured with one and two threads for p = 64, 166, 256 and 512, m = 64 and 256.
+LARGEST = 18_000
+# Without gradients there are fewer calls to save: the larger of n * p and n * m, and the numbers of
+# the dictionary, since torch's library multiplies a few rows with a large matrix faster.
+LARGEST_FORWARD = 2048
+LARGEST_DICTIONARY = 2**15
 
 Matrix = NDArray[Any]
 
 
-def is_small(x: Tensor, m: int) -> bool:
-    """Whether the bag is small enough for NumPy to be faster, with m atoms.
+def is_small(x: Tensor, D: Tensor, backward: bool) -> bool:
+    """Whether a bag is small enough for NumPy to be faster, with the dictionary D.
 
-    >>> is_small(torch.zeros(5, 166), 256), is_small(torch.zeros(12_000, 512), 256)
-    (True, False)
+    >>> D = torch.zeros(166, 256)
+    >>> [is_small(torch.zeros(n, 166), D, backward=True) for n in (5, 100, 1000)]
+    [True, True, False]
     """
-    return (
-        max(x.numel(), len(x) * m) <= LARGEST
-        and x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.float64)
-    )
+    if D.ndim != 2 or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return False
+    features, codes = x.numel(), len(x) * D.shape[-1]
+    if backward:
+        return features <= LARGEST and codes <= 4 * LARGEST
+    return max(features, codes) <= LARGEST_FORWARD and D.numel() <= LARGEST_DICTIONARY
 
 
 def raise_second_derivative() -> None:

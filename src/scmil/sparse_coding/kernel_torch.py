@@ -5,8 +5,10 @@ Why it is faster than the same equations written with torch operations:
 - **Blocks of rows.** A block of rows passes all operations before the next block starts. It stays
   in the processor's cache, so that the thresholds, which are limited by memory bandwidth, cost
   little compared with the matrix products.
-- **Whole blocks on each thread.** A thread takes a block through all operations, where torch would
-  divide each operation among the threads and wait for the last one (`kernel_lanes.py`).
+- **Whole blocks on each thread.** On large bags a thread takes a block through all operations,
+  where torch would divide each operation among the threads and wait for the last one
+  (`kernel_lanes.py`).
+- **Little overhead on small bags.** `kernel_numpy.py` and, without gradients, `kernel_direct.py`.
 - **The cheaper of two equal forms.** `(x - alpha D^T) W` costs 2npm multiply-adds per layer;
   `x W + alpha W_t`, with `W_t = I - D^T W` computed once for pm^2, costs nm^2. `gram_is_cheaper`
   counts and decides.
@@ -40,6 +42,7 @@ from scmil.sparse_coding.kernel_blocks import (
     threshold,
     transition_rows,
 )
+from scmil.sparse_coding.kernel_direct import direct_codes, is_direct
 from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.kernel_numpy import (
     Small,
@@ -78,11 +81,15 @@ def fused_sparse_coding(
     inputs = (x, D, log_mu, *network)
     if in_transform():
         return _Mapped.apply(form, *inputs)[0]
-    small = D.ndim == 2 and is_small(x, D.shape[-1]) and x.dtype == D.dtype
+    same = x.dtype == D.dtype
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        small = same and is_small(x, D, backward=True)
         return (Small if small else _Fused).apply(form, *inputs)
-    if small:
+    if same and is_small(x, D, backward=False):
         return small_codes(form, *inputs)
+    if form.low is None and is_direct(x, D) and Lanes.of(x, D.shape[-1]).number == 1:
+        gram = gram_is_cheaper(len(x), *D.shape, form.layers, backward=False)
+        return direct_codes(form, gram, x, D, log_mu, network)
     return _forward(form, False, *inputs)[0]
 
 
@@ -101,7 +108,7 @@ def _forward(
 ) -> tuple[Tensor, ...]:
     """The codes, then what backward needs: W, W_t, and what `_forward_rows` returns per block."""
     *batch, n, p = x.shape
-    m, low, lanes = D.shape[-1], form.low or D.dtype, Lanes.of(x)
+    m, low, lanes = D.shape[-1], form.low or D.dtype, Lanes.of(x, D.shape[-1])
     gram = gram_is_cheaper(n, p, m, form.layers, keep)
     step = torch.exp(-log_mu)[..., None, None]
     W = D.new_empty(D.shape)  # row by row, also where a stack of D lies column by column
@@ -119,7 +126,7 @@ def _forward(
         lanes.run(prepare_transition)
     W, W_t, D, *network = (tensor.to(low) for tensor in (W, W_t, D, *weights))
     alpha = x.new_empty(*batch, n, m, dtype=low)
-    blocks = row_blocks(alpha, lanes.number)
+    blocks = row_blocks(alpha, lanes.number, p)
     kept: list[list[Tensor]] = [[] for _ in blocks]
 
     def run_lane(lane: int) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from scmil.sparse_coding import kernel_direct as direct
 from scmil.sparse_coding import kernel_numpy as fused_small
 from scmil.sparse_coding import kernel_torch as fused
-from scmil.sparse_coding.kernel_blocks import row_blocks
+from scmil.sparse_coding.kernel_blocks import Form, row_blocks
 from scmil.sparse_coding.layer import SparseCoding
 
 CASES = [  # n, p, m, layers: small and factored, Gram, several blocks, one layer, one instance
@@ -52,6 +53,12 @@ def codes_and_gradients(layer: SparseCoding, x: Tensor, g: Tensor) -> list[Tenso
     ]
 
 
+def set_small(monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
+    """Let the NumPy kernel take all bags, or none."""
+    for name in ("LARGEST", "LARGEST_FORWARD"):
+        monkeypatch.setattr(fused_small, name, 10**9 if small else -1)
+
+
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize(
     ("case", "small"),
@@ -60,7 +67,7 @@ def codes_and_gradients(layer: SparseCoding, x: Tensor, g: Tensor) -> list[Tenso
 )
 def test_the_fast_layer_equals_the_equations(case, mode, small, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     n, p, m, layers = case
-    monkeypatch.setattr(fused_small, "LARGEST", 10**9 if small else 0)
+    set_small(monkeypatch, small)
     layer = layer_for(p, m, layers, mode)
     x, g = (
         torch.randn(n, p, dtype=torch.float64, requires_grad=True),
@@ -75,10 +82,66 @@ def test_the_fast_layer_equals_the_equations(case, mode, small, monkeypatch) -> 
         torch.testing.assert_close(layer(x), fast[0])
 
 
+KERNELS = ("small_codes", "direct_codes", "_forward")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_each_kernel_gives_the_codes_without_gradients(  # type: ignore[no-untyped-def]
+    case, mode, kernel, monkeypatch
+) -> None:
+    n, p, m, layers = case
+    set_small(monkeypatch, kernel == "small_codes")
+    monkeypatch.setattr(direct, "LARGEST_DIRECT", 0 if kernel == "_forward" else 10**9)
+    others = [name for name in KERNELS if name != kernel]
+    for name in others:
+        monkeypatch.setattr(fused, name, None)  # calling it is an error
+    layer = layer_for(p, m, layers, mode).requires_grad_(False)
+    x = torch.randn(n, p, dtype=torch.float64)
+    given = x.clone()
+    fast = layer(x)
+    assert torch.equal(x, given)
+    layer.fused = False
+    torch.testing.assert_close(fast, layer(x), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("shape", "m", "kernel"),
+    [
+        ((5, 64), 256, "small_codes"),
+        ((5, 512), 256, "direct_codes"),
+        ((100, 166), 64, "direct_codes"),
+        ((1000, 512), 256, "direct_codes"),
+        ((12_000, 512), 8, "_forward"),
+    ],
+    ids=str,
+)
+def test_a_bag_without_gradients_gets_the_fastest_kernel(
+    shape: tuple[int, int], m: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    for name in KERNELS:
+        monkeypatch.setattr(
+            fused, name, lambda *_, name=name: called.append(name) or [torch.zeros(0)]
+        )
+    fused.fused_sparse_coding(
+        torch.zeros(shape), torch.zeros(shape[1], m), torch.zeros(()), (), Form(5, None, False)
+    )
+    assert called == [kernel]
+
+
+def test_a_constant_instance_has_codes_of_zero_in_every_kernel() -> None:
+    for n in (1, 40, 9000):
+        layer = SparseCoding(600, 60, dictionary="random")
+        with torch.no_grad():
+            assert not layer(torch.full((n, 600), 0.5)).any()
+
+
 @pytest.mark.parametrize("small", [True, False], ids=["small", "blocks"])
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_gradcheck(mode: dict[str, Any], small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_small, "LARGEST", 10**9 if small else 0)
+    set_small(monkeypatch, small)
     layer = layer_for(6, 8, 3, mode)
     x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     names, values = zip(*layer.named_parameters(), strict=True)
@@ -136,7 +199,7 @@ def test_torch_compile_gives_the_same() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"sparsity": "absolute"}, {"normalise": False}], ids=str)
-@pytest.mark.parametrize(("n", "atoms", "form"), [(3000, 40, "gram"), (200, 200, "factored")])
+@pytest.mark.parametrize(("n", "atoms", "form"), [(3000, 40, "gram"), (300, 200, "factored")])
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
 def test_autocast_rounds_products_and_codes_and_little_else(
     n: int, atoms: int, form: str, given: torch.dtype, options: dict[str, Any]

@@ -30,9 +30,15 @@ def gradients(layer: SparseCoding, x: Tensor, backward_threads: int | None = Non
     return [codes, *torch.autograd.grad(codes.square().sum(), [x, *layer.parameters()])]
 
 
+@pytest.fixture
+def short_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_lanes, "SHORTEST_LANE", 32)  # bags of the tests are small
+
+
 CASES = [(64, 20, 12), (300, 40, 25), (9000, 12, 30)]  # factored, and Gram with several blocks
 
 
+@pytest.mark.usefixtures("short_lanes")
 @pytest.mark.parametrize(("n", "p", "m"), CASES)
 def test_the_number_of_threads_changes_no_more_than_rounding(n: int, p: int, m: int) -> None:
     layer = SparseCoding(p, m, dictionary="random").double()
@@ -46,6 +52,7 @@ def test_the_number_of_threads_changes_no_more_than_rounding(n: int, p: int, m: 
             torch.testing.assert_close(one, expected)
 
 
+@pytest.mark.usefixtures("short_lanes")
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4)])
 def test_the_number_of_threads_may_change_before_backward(before: int, after: int) -> None:
     layer = SparseCoding(12, 30, dictionary="random").double()
@@ -57,7 +64,7 @@ def test_the_number_of_threads_may_change_before_backward(before: int, after: in
 
 
 def test_operations_of_a_lane_have_one_thread_and_the_caller_keeps_its_number() -> None:
-    lanes = Lanes.of(torch.zeros(12_000, 8))
+    lanes = Lanes.of(torch.zeros(12_000, 8), m=256)
     assert lanes == (4, 2)
     assert lanes.run(lambda lane: torch.get_num_threads()) == [1] * 4
     assert torch.get_num_threads() == 2
@@ -70,11 +77,28 @@ def test_operations_of_a_lane_have_one_thread_and_the_caller_keeps_its_number() 
 
 
 @pytest.mark.parametrize(
-    ("n", "threads", "number"), [(5, 2, 1), (64, 2, 2), (4096, 2, 4), (12_000, 1, 1), (130, 4, 4)]
+    ("n", "m", "threads", "expected"),
+    [
+        (5, 256, 2, (1, 1)),
+        (2000, 256, 2, (1, 1)),
+        (2048, 256, 2, (2, 2)),
+        (4096, 256, 2, (4, 2)),
+        (4096, 64, 2, (1, 1)),
+        (12_000, 256, 1, (1, 1)),
+        (12_000, 256, 4, (8, 4)),
+    ],
 )
-def test_a_bag_has_as_many_lanes_as_it_can_fill(n: int, threads: int, number: int) -> None:
+def test_a_bag_has_as_many_lanes_as_it_can_fill(
+    n: int, m: int, threads: int, expected: tuple[int, int]
+) -> None:
     torch.set_num_threads(threads)
-    assert Lanes.of(torch.zeros(n, 3)).number == number
+    assert Lanes.of(torch.zeros(n, 3), m) == expected
+
+
+def test_blocks_of_wide_features_are_shorter() -> None:
+    codes = torch.empty(12_000, 64)
+    assert row_blocks(codes, p=512)[0].stop == 4096
+    assert row_blocks(codes, p=2048)[0].stop == 1024
 
 
 def test_lanes_share_all_rows_evenly() -> None:
