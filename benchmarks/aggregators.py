@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import platform
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -50,6 +52,7 @@ KINDS = ("ours", "with SC", "floor", "torchmil")
 SIZES = (100, 1000)
 # torchmil's CLAM has no dropout, so ours is measured without it too.
 OPTIONS: dict[str, dict[str, Any]] = {"clam-sb": {"dropout": 0.0}}
+MOST_MEMORY = 12 << 30  # address space of a process that measures memory
 Step = Callable[[], None]
 
 
@@ -181,10 +184,20 @@ def measure(name: str, n: int, rounds: int, most: float) -> dict[str, Any]:
 
 def memory_of(kind: str, name: str, n: int, threads: int, queue: Any) -> None:
     torch.set_num_threads(threads)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     step = make_step(kind, name, n)
     before = reset_peak()
-    taken = None if step is None else seconds(step)
+    try:
+        taken = None if step is None else seconds(step)
+    except (RuntimeError, MemoryError):  # it does not fit
+        queue.put((math.nan, math.nan))
+        return
     queue.put(None if taken is None else (taken, (peak() - before) / 2**20))
+
+
+def known(value: float) -> float | str:
+    """The number, or that the step did not fit into the memory."""
+    return f"above {MOST_MEMORY >> 30} GiB" if math.isnan(value) else round(value, 1)
 
 
 def measure_memory(
@@ -232,9 +245,9 @@ def main() -> None:
             if not options.no_memory:
                 kinds = ("ours",) if options.only_memory else ("ours", "with SC", "torchmil")
                 first = measure_memory(name, n, options.threads, kinds)
-                row["MiB"] = {kind: round(size, 1) for kind, (_, size) in first.items()}
+                row["MiB"] = {kind: known(size) for kind, (_, size) in first.items()}
                 row["milliseconds of the first step"] = {
-                    kind: round(1e3 * taken, 1) for kind, (taken, _) in first.items()
+                    kind: known(1e3 * taken) for kind, (taken, _) in first.items()
                 }
             found[f"{name}, {n}"] = row
             print(f"{name}, {n}: {row}", flush=True)

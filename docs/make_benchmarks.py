@@ -38,6 +38,7 @@ def filled(page: str) -> str:
         "worth": lambda: worth(run),
         "other runs": other_runs,
         "speed": speed,
+        "aggregators": aggregator_costs,
         **{f"table {protocol}": partial(table, run, protocol) for protocol in run.protocols},
     }
     parts = r"(<!-- made: ([\w -]+) -->\n).*?(<!-- end -->)"
@@ -137,6 +138,33 @@ def speed() -> str:
     rows = [*_layer_rows(), *_training_rows(), *_slide_rows(), *_scoring_rows()]
     lines = ["| what | measured by `benchmarks/` | | |", "|---|---|---|---|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def aggregator_costs() -> str:
+    """A training step of every aggregator: time at two sizes, ratios, memory of a huge bag."""
+    cases = _read("aggregators")["cases"]
+    lines = [
+        "| aggregator | 1 000 tiles, ms | 8 000 tiles, ms | of its products | with SC | torchmil's "
+        "time / ours: 100, 1 000, 8 000 tiles | 50 000 tiles, MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(key.rpartition(",")[0] for key in cases):
+        small, medium, large, huge = (
+            cases.get(f"{name}, {n}", {}) for n in (100, 1000, 8000, 50_000)
+        )
+        ratios = [case.get("speed-up over torchmil") for case in (small, medium, large)]
+        memory = huge.get("MiB", {}).get("ours", "not measured")
+        cells = [
+            f"`{name}`",
+            f"{medium['milliseconds']['ours']:.0f}",
+            f"{large['milliseconds']['ours']:.0f}",
+            f"{large['time / floor']:.2f}",
+            f"{large['SC / without']:.2f}",
+            ", ".join(f"{ratio:.2f}" for ratio in ratios) if all(ratios) else "",
+            memory if isinstance(memory, str) else f"{memory:.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _layer_rows() -> Iterator[Row]:

@@ -5,12 +5,15 @@ They released no code of these baselines. The blocks themselves have official co
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scmil.core.shapes import Float
 from scmil.models.aggregators import CLASSICAL, Prediction, register
+from scmil.models.aggregators.attention import attend
 
 # The pyramid of the asymmetric block in images: 1x1, 3x3, 6x6 and 8x8 bins, 110 anchors.
 PYRAMID = (1, 9, 36, 64)
@@ -59,7 +62,9 @@ class NonLocal(nn.Module):
         if self.asymmetric:
             order = keys.detach().norm(dim=1).argsort(stable=True)
             keys, values = _pyramid(keys[order]), _pyramid(values[order])
-        seen = F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=1.0)[0]
+        scaled = queries * math.sqrt(queries.shape[1])  # the block does not divide by the root
+        # With axes of batch and heads: torch would store the n^2 weights without them.
+        seen = attend(*(rows[None, None] for rows in (scaled, keys, values)))[0, 0]
         attention = _mean_attention(queries.detach(), keys.detach())
         if self.asymmetric:
             attention = _spread(attention, order)

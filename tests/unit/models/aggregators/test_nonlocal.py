@@ -35,3 +35,18 @@ def test_small_and_large_bags_have_the_same_pyramid(
     small = nonlocal_._pyramid(sequence)
     monkeypatch.setattr(nonlocal_, "ATTENTION_ROWS", 0)
     torch.testing.assert_close(small, nonlocal_._pyramid(sequence))
+
+
+def test_the_weights_of_all_pairs_are_not_stored_for_the_gradient() -> None:
+    n = 300
+    sizes: list[int] = []
+
+    def record(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    net, h = NonLocal(8, 2), torch.randn(n, 8)
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        net(h).logits.sum().backward()
+    assert sizes
+    assert max(sizes) < n * n
