@@ -206,5 +206,5 @@ def _notes_of_tasks(settings: Iterable[DataSettings]) -> list[str]:
         except ScmilError:
             continue
         lines = [f"task: {each.task!r}.", *(targets.notes if targets else ())]
-        notes += [f"{Path(str(each.labels)).name}: {line}" for line in lines]
+        notes += [f"{Path(each.labels or each.dataset).name}: {line}" for line in lines]
     return list(dict.fromkeys(notes))

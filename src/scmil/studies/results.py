@@ -39,7 +39,7 @@ def is_done(out: Path, cell: Cell) -> bool:
     return (cell_folder(out, cell) / RESULT).exists()
 
 
-def describe_plan(plan: Plan) -> Row:
+def describe_plan(plan: Plan, data: Path | None = None) -> Row:
     """The content of `experiment.json`: what the report needs to know of the plan."""
     first = plan.cells[0].settings.to_json()
     return {
@@ -47,7 +47,7 @@ def describe_plan(plan: Plan) -> Row:
         "name": plan.name,
         "title": plan.title,
         "about": plan.about,
-        **_describe_task(plan),
+        **_describe_task(plan, data),
         "arms": [{"name": name, "against": against} for name, against in plan.arms],
         "datasets": plan.datasets,
         "protocol": {key: value for key, value in first["protocol"].items() if key != "selection"},
@@ -68,7 +68,7 @@ def describe_plan(plan: Plan) -> Row:
     }
 
 
-def _describe_task(plan: Plan) -> Row:
+def _describe_task(plan: Plan, folder: Path | None) -> Row:
     """The task of the experiment and the target of each data set; nothing for classes."""
     from scmil.bags.targets import target_json
 
@@ -77,7 +77,7 @@ def _describe_task(plan: Plan) -> Row:
         data = cell.settings.data
         if data.task in (None, CLASS) or cell.dataset in targets:  # plans state other tasks
             continue
-        if (found := read_data_targets(data)) is not None:
+        if (found := read_data_targets(data, folder)) is not None:
             targets[cell.dataset] = target_json(found.target)
     if not targets:
         return {}

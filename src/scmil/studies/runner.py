@@ -152,7 +152,7 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     tables = ResultTables.of_plan(plan, out)
     _check_directory(plan, out, tables)
-    write_json(out / EXPERIMENT, describe_plan(plan), indent=2)
+    write_json(out / EXPERIMENT, describe_plan(plan, data), indent=2)
     wanted = chosen_cells(plan, only, shard)
     current = CurrentInputs(out, data)
     notes = _check_data(plan.cells, wanted, out, tables, current, overwrite)
