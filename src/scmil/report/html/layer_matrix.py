@@ -87,9 +87,9 @@ def _captions(run: Run, protocol: str) -> Markup:
 
 def _legend_words(matrix: LayerMatrix) -> str:
     return (
-        f"Bold: the best layer of a row. Below each result: its difference to “{WITHOUT}”; * marks "
-        "a difference in accuracy with a corrected p below 0.05, not corrected for the number of "
-        "comparisons. A click on a heading sorts the rows."
+        f"Bold: the best layer of a row. Beside each result: its difference to “{WITHOUT}”; * "
+        "marks a difference in accuracy with a corrected p below 0.05, not corrected for the "
+        "number of comparisons. A click on a heading sorts the rows."
     )
 
 
