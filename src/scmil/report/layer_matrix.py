@@ -122,9 +122,9 @@ def _entry(
 
 
 def _mark_row(metric: str, name: str, entries: Sequence[TableEntry | None]) -> Row:
-    best_of = max if LARGER_IS_BETTER[metric] else min
+    better = max if LARGER_IS_BETTER[metric] else min
     means = [round(e.mean, 3) for e in entries if e and math.isfinite(e.mean)]
-    best = best_of(means, default=math.nan)
+    best = better(means, default=math.nan)
     marked = (e and e._replace(best=round(e.mean, 3) == best) for e in entries)
     return Row(name, tuple(marked), None)
 

@@ -39,6 +39,7 @@ def objective_for(target: Target, values: Numbers, loss: str | None = None) -> O
         OptionError: If the loss is unknown.
         DataError: If the training split has no events.
 
+    >>> import numpy as np
     >>> objective_for(NumberTarget(), np.array([[1.0], [3.0]]))
     RegressionObjective(mean=2.0, scale=1.0, loss='huber')
     """

@@ -60,7 +60,7 @@ def test_the_effects_on_the_hazard_are_those_that_are_documented() -> None:
         optimiser.zero_grad()
         loss = cox_loss(x @ (weights * scale), months.double(), events)
         loss.backward()
-        return float(loss)
+        return float(loss.detach())
 
     optimiser.step(closure)
     fraction, inflammation = (weights * scale).tolist()
