@@ -87,8 +87,8 @@ def fused_sparse_coding(
         return (Small if small else _Fused).apply(form, *inputs)
     if same and is_small(x, D, backward=False):
         return small_codes(form, *inputs)
-    if form.low is None and is_direct(x, D) and Lanes.of(x, D.shape[-1]).number == 1:
-        gram = gram_is_cheaper(len(x), *D.shape, form.layers, backward=False)
+    if form.low is None and is_direct(x, D):
+        gram = gram_is_cheaper(len(x), D.shape[0], D.shape[1], form.layers, backward=False)
         return direct_codes(form, gram, x, D, log_mu, network)
     return _forward(form, False, *inputs)[0]
 
