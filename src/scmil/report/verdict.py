@@ -138,13 +138,17 @@ def kinds_of(run: Run) -> dict[str, str]:
 
 
 def _in_short(run: Run, judged: Sequence[MethodComparison]) -> list[str]:
-    """One sentence as a conclusion; only if there is a control to compare with."""
+    """One sentence as a conclusion, by p-values that are corrected for the number of comparisons of
+    sparse coding; only if there is a control to compare with.
+    """
     kinds, against_control = kinds_of(run), _against_controls(run, judged)
     coded = [each.accuracy for each in judged if kinds.get(each.method) == "coded"]
     if not coded or not against_control:
         return []
+    corrected = significance.holm([each.p for each in coded])
     gains, losses = (
-        sum(sign * each.delta > 0 and each.p < 0.05 for each in coded) for sign in (1, -1)
+        sum(sign * each.delta > 0 and p < 0.05 for each, p in zip(coded, corrected, strict=True))
+        for sign in (1, -1)
     )
     if losses >= gains:
         conclusion = (
