@@ -27,7 +27,7 @@ from scmil.core.text import encode_utf8
 from scmil.errors import BagError, DataError, OptionError, ShapeError
 from scmil.models.predictions_file import PREDICTIONS
 from scmil.studies.case_mix import case_mix, feature_shift
-from scmil.studies.cohort import LabelledCohort, CohortOptions, open_cohort
+from scmil.studies.cohort import CohortOptions, LabelledCohort, open_cohort
 from scmil.studies.ensemble import Predictor, predictor_of
 from scmil.studies.external_scores import (
     ClassPredictions,
