@@ -147,7 +147,7 @@ def _calibration_page(predictions: ClassPredictions, number: int) -> Page:
     page: Page = {
         name: estimate_json(value, *intervals[name]) for name, value in found._asdict().items()
     }
-    page["separated"] = bool(np.isinf(found.slope))
+    page["separated"] = found.slope == np.inf
     page["brier"] = {name: round(v, 6) for name, v in brier_parts(y, p)._asdict().items()}
     page["bins"] = [
         {
