@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scmil.core.run_format import MAIN_METRICS
 from scmil.errors import DataError
 from scmil.report.external_calibration import calibration_section, estimate_cell
 from scmil.report.html.markup import Markup, change, element, format_number, join
@@ -14,6 +15,7 @@ from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import pairs, whole_page
 from scmil.report.run import METRIC_NAMES
 from scmil.report.run_files import ResultTable
+from scmil.report.target_model_page import metric_name
 
 Page = Mapping[str, Any]
 SPLITS = {"valid": "validation split", "test": "test split"}
@@ -34,7 +36,7 @@ def external_page(folder: Path) -> str:
     scmil.errors.DataError: nothing/metrics.json: not readable as JSON...
     """
     page = _read(folder / "metrics.json")
-    predictions = ResultTable(folder / "predictions.csv", ["slide_id", "case_id", "y_true"])
+    predictions = ResultTable(folder / "predictions.csv", ["slide_id", "case_id"])
     overlap = ResultTable(folder / "overlap.csv", ["slide_id", "training_slide", "reasons"])
     title = f"External validation of {page['model']['folder']}"
     sections = {
@@ -94,9 +96,10 @@ def _describe_test(page: Page) -> str:
 def _test_summary(page: Page) -> str:
     level = "patient" if "patient" in page["metrics"] else "slide"
     own = page["metrics"][level]
-    name = _main_metric(own)
+    name = _main_metric(page["task"], own)
     words = f"On {own['n']} {level}s of this cohort: {_metric_name(name)} {_with_range(own[name])}"
-    words += f", accuracy {_with_range(own['accuracy'])}." if "accuracy" in own else "."
+    is_class = page["task"] == "class"
+    words += f", accuracy {_with_range(own['accuracy'])}." if is_class else "."
     found = page["change"].get(level, {}).get(name)
     if found is None:
         return f"{words} There is no internal estimate to compare it with."
@@ -112,8 +115,11 @@ def _test_summary(page: Page) -> str:
     return f"{words}, more than chance explains."
 
 
-def _main_metric(own: Page) -> str:
-    return "auc" if "auc" in own else next(name for name in own if isinstance(own[name], Mapping))
+def _main_metric(task: str, own: Page) -> str:
+    """The metric of the summary: the AUC of classes, or the main metric of another task."""
+    name = MAIN_METRICS[task].column if task in MAIN_METRICS else "auc"
+    found = (each for each in own if isinstance(own[each], Mapping))
+    return name if name in own else next(found)
 
 
 def _warnings(page: Page) -> list[str]:
@@ -142,7 +148,7 @@ def _warnings(page: Page) -> list[str]:
 
 
 def _metric_name(metric: str) -> str:
-    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+    return METRIC_NAMES.get(metric) or metric_name(metric)
 
 
 def _with_range(found: Page) -> str:
@@ -284,15 +290,15 @@ def _overlap(page: Page, rows: ResultTable) -> Markup:
 
 
 def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
-    shown = [name for name in predictions.columns if name.startswith(("p_", "sd_", "output_"))]
+    shown = [name for name in predictions.columns if name.startswith(("p_", "sd_", "s_"))]
     values = [predictions.numbers(name, empty=True) for name in shown]
-    texts = [name for name in ("y_true", "y_pred") if name in predictions.columns]
+    texts = [name for name in predictions.columns if name.startswith("y_")]
     labels = [predictions.text(name) for name in texts]
     slides, cases = predictions.text("slide_id"), predictions.text("case_id")
     rows = []
     for place in range(predictions.length):
         words = [str(column[place]) for column in labels]
-        wrong = len(words) == 2 and words[0] != words[1]
+        wrong = page["task"] == "class" and words[0] != words[1]
         cells = [text_cell(word) for word in words]
         if wrong:
             cells[1] = text_cell(element("span", f"{words[1]} ✗", class_="down"))
@@ -303,7 +309,8 @@ def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
                 *(number_cell(f"{column[place]:.3f}", float(column[place])) for column in values),
             ]
         )
-    heads = ["Slide", *("Label", "Predicted")[: len(texts)]]
+    known = {"y_true": "Label", "y_pred": "Predicted"}
+    heads = ["Slide", *(known.get(name, name.removeprefix("y_")) for name in texts)]
     several = page["model"]["ensemble"]
     note = (
         f"p is the mean over {several} models, sd the standard deviation over them. "

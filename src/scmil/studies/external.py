@@ -40,10 +40,12 @@ from scmil.studies.model_folder import STUDY, Page, Progress, counter
 from scmil.studies.overlap import Overlap, check_overlap_allowed, find_overlap
 from scmil.studies.predict import load_trained_model, nan_message, raise_if_all, record_mismatch
 from scmil.studies.results import versions
+from scmil.studies.target_metrics import answer_cells, observed_cells
 from scmil.studies.training_fingerprint import Fingerprint, fingerprint_cohort, read_fingerprint
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
+    from scmil.bags.targets import Targets
 
 FORMAT = "scmil-test-1"
 METRICS, OVERLAP, REPORT = "metrics.json", "overlap.csv", "report.html"
@@ -277,15 +279,13 @@ def _rows_of_cohort(
     """The rows of `predictions.csv`."""
     subset, classes = cohort.bags.subset(predicted.ids), list(predictor.study["classes"])
     if cohort.targets is not None:
-        names = [f"output_{number}" for number in range(predicted.outputs.shape[1])]
-        truth = [{"y_true": str(cohort.targets.of(bag_id))} for bag_id in subset.ids]
-    else:
-        names = [f"p_{name}" for name in classes]
-        decided = _class_predictions(predictor, cohort, predicted).decided
-        truth = [
-            {"y_true": classes[label or 0], "y_pred": classes[choice]}
-            for label, choice in zip(subset.labels, decided.tolist(), strict=True)
-        ]
+        return _target_rows(predictor, cohort.targets, subset, predicted)
+    names = [f"p_{name}" for name in classes]
+    decided = _class_predictions(predictor, cohort, predicted).decided
+    truth = [
+        {"y_true": classes[label or 0], "y_pred": classes[choice]}
+        for label, choice in zip(subset.labels, decided.tolist(), strict=True)
+    ]
     spreads = predicted.spread if predicted.spread is not None else [None] * len(subset)
     return [
         {"slide_id": bag_id, "case_id": patient or "", **own}
@@ -293,6 +293,25 @@ def _rows_of_cohort(
         | predictor.spread_row([name.partition("_")[2] for name in names], spread)
         for bag_id, patient, own, outputs, spread in zip(
             subset.ids, subset.patients, truth, predicted.outputs, spreads, strict=True
+        )
+    ]
+
+
+def _target_rows(
+    predictor: Predictor, targets: Targets, subset: BagSet, predicted: _Predicted
+) -> list[Page]:
+    """The rows of another task than classes: observed values and answers, as `predict` has them."""
+    objective = predictor.members[0][0].objective
+    assert objective is not None
+    return [
+        {
+            "slide_id": bag_id,
+            "case_id": patient or "",
+            **observed_cells(targets, bag_id),
+            **answer_cells(targets.target, objective, outputs, predictor.study["cut_off"]),
+        }
+        for bag_id, patient, outputs in zip(
+            subset.ids, subset.patients, predicted.outputs, strict=True
         )
     ]
 

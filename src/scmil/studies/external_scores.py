@@ -16,6 +16,7 @@ from scmil.bags.slide_ids import slide_id
 from scmil.core.run_format import RESULT
 from scmil.core.shapes import Numbers
 from scmil.report.run_files import ResultTable
+from scmil.report.target_run import INTERVALS
 from scmil.stats.bootstrap import Interval
 from scmil.stats.calibration import (
     brier_parts,
@@ -192,7 +193,7 @@ def score_targets(
     known = {patient for patient in patients if patient is not None}
     page: Page = {"n": len(patients), "patients": len(known) + patients.count(None)}
     page |= {name: estimate_json(one.value, *one.interval) for name, one in found.items()}
-    return {"intervals": "see decision 0014", "slide": page}
+    return {"intervals": INTERVALS[targets.task].rstrip("."), "slide": page}
 
 
 # --------------------------------------------------------------------------- the internal estimate

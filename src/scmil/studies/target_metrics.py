@@ -107,14 +107,15 @@ def target_prediction_rows(
             "slide_id": bags.ids[i],
             "case_id": bags.patients[i] or "",
             "part": part[i],
-            **_observed_cells(targets, bags.ids[i]),
+            **observed_cells(targets, bags.ids[i]),
             **answer_cells(targets.target, objective, outputs[i], cut_off),
         }
         for i in sorted(part, key=lambda i: (Split._fields.index(part[i]), i))
     ]
 
 
-def _observed_cells(targets: Targets, bag_id: str) -> Mapping[str, str]:
+def observed_cells(targets: Targets, bag_id: str) -> Mapping[str, str]:
+    """The columns of the observed values of one bag, see `observed_columns`."""
     target = targets.target
     values = as_numbers(targets.of(bag_id))
     texts = ["" if np.isnan(value) else f"{value:.7g}" for value in values]
