@@ -28,3 +28,13 @@ MAIN_METRICS = {
     "ordinal": MainMetric("kappa", 0.0, "quadratic kappa"),
     "multilabel": MainMetric("macro: auc", 0.5, "macro AUC"),
 }
+
+# How the slides of a patient are used, by `patient` of `[data]`; None is the default.
+PATIENT_MEANING = {
+    None: "Each slide is a bag; where patients are counted, predictions of their slides are "
+    "averaged.",
+    "max": "Each slide is a bag; where patients are counted, the largest prediction of their "
+    "slides counts.",
+    "joined": "All slides of a patient are one bag.",
+}
+PATIENT_MEANING["mean"] = PATIENT_MEANING[None]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.core.atomic import write_atomically
-from scmil.core.run_format import MAIN_METRICS
+from scmil.core.run_format import MAIN_METRICS, PATIENT_MEANING
 from scmil.core.text import encode_utf8
 from scmil.errors import DataError
 from scmil.report.calibration_sections import calibration_sections
@@ -138,7 +138,10 @@ def _describe(study: Mapping[str, Any]) -> str:
     predicted = f"Classes: {', '.join(study['classes'])}."
     if "task" in study:
         predicted = describe_target(study)
-    return f"{predicted} {slides} slides, split by patient: {counts}."
+    mode = study["settings"].get("data", {}).get("patient")
+    use = PATIENT_MEANING.get(mode, PATIENT_MEANING[None])
+    noun = "patients" if mode == "joined" else "slides"
+    return f"{predicted} {slides} {noun}, split by patient: {counts}. {use}"
 
 
 def _summarise_metrics(metrics: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from scmil.core.run_format import PATIENT_MEANING
 from scmil.report import paper_tables as paper
 from scmil.report import pictures
 from scmil.report.comparisons import MethodComparison
@@ -159,6 +160,8 @@ def computation(
     sites = {str(each.settings.get("data", {}).get("site") or "") for each in run.planned} - {""}
     if sites:
         words = f"All slides of a site (column {', '.join(sorted(sites))}) are in one fold. {words}"
+    modes = {(each.settings.get("data") or {}).get("patient") for each in run.planned}
+    words = " ".join([*(PATIENT_MEANING[m] for m in PATIENT_MEANING if m in modes), words])
     protocols = [
         join(element("b", name), f": {meaning[name]}. ", badge(name))
         for name in run.protocols

@@ -12,6 +12,7 @@ import pytest
 from target_cases import target_cohort
 
 from scmil import studies
+from scmil.core.run_format import PATIENT_MEANING
 from scmil.errors import ModelFileError, OptionError
 from scmil.stats.concordance import concordance
 from scmil.studies.settings import TaskOptions
@@ -189,3 +190,15 @@ def test_the_slides_of_a_patient_can_be_joined(home: Path, tmp_path: Path) -> No
 def test_an_unknown_patient_mode_is_rejected(home: Path) -> None:
     with pytest.raises(OptionError, match=r"patient = 'sum'\. Known: joined, mean, max"):
         studies.open_data(home / "bags", home / "labels.csv", label="label", patient="sum")
+
+
+@pytest.mark.parametrize("patient", [None, "max", "joined"])
+def test_the_page_states_how_slides_of_a_patient_are_used(
+    home: Path, tmp_path: Path, patient: str | None
+) -> None:
+    data = studies.open_data(
+        home / "bags", home / "labels.csv", label="label", patient=patient, task=None
+    )
+    studies.train(data, tmp_path / "m", settings(epochs=1))
+    page = (tmp_path / "m" / "report.html").read_text()
+    assert PATIENT_MEANING[patient] in page
