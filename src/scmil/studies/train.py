@@ -112,6 +112,8 @@ def train(
     if not finished:
         facts = validate_bags(data.bags, counter(progress, "validating bags", len(data.bags)))
         _train_alone(work, facts, overwrite)
+    elif (out / STARTED).exists():
+        _finish_interrupted(out)
     return Trained(out, read_page(out / STUDY), read_page(out / "metrics.json"), notes)
 
 
@@ -228,7 +230,6 @@ def _write_folder(
 ) -> None:
     """Write all files of the model folder; `study.json` marks it as finished."""
     from scmil.models.files import save_model
-    from scmil.report import write_model_page
 
     out, pooling = work.out, work.data.settings.pooling
     answers = answers_in(work.data.bags, work.split, fitted.model, fitted.fold, pooling)
@@ -246,9 +247,23 @@ def _write_folder(
         out / "MODEL_CARD.md", encode_utf8(card(fitted.model, study, metrics, facts, answers))
     )
     write_json(out / STUDY, study)
+    _finish_folder(out)
+
+
+def _finish_folder(out: Path) -> None:
+    """Write the page, and delete what an interrupted training would need."""
+    from scmil.report import write_model_page
+
     write_model_page(out)
     for name in (CHECKPOINT, STARTED):
         (out / name).unlink(missing_ok=True)
+
+
+def _finish_interrupted(out: Path) -> None:
+    """Finish a folder whose training was interrupted after `study.json` was written."""
+    with locked(out / STARTED, wait=False) as ours:
+        if ours:  # otherwise the process that trains is about to do it
+            _finish_folder(out)
 
 
 def _study(work: _Work, facts: BagSummary, fitted: _Fitted, answers: Answers) -> Page:

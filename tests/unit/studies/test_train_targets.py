@@ -16,6 +16,7 @@ from scmil.core.run_format import PATIENT_MEANING
 from scmil.errors import ModelFileError, OptionError
 from scmil.stats.concordance import concordance
 from scmil.studies.settings import TaskOptions
+from scmil.studies.train_state import STARTED
 
 LABEL = {"survival": None, "regression": "age", "ordinal": "grade", "multilabel": "tp53,msi"}
 MAIN = {"survival": "c_index", "regression": "r2", "ordinal": "kappa", "multilabel": "macro: auc"}
@@ -202,3 +203,14 @@ def test_the_page_states_how_slides_of_a_patient_are_used(
     studies.train(data, tmp_path / "m", settings(epochs=1))
     page = (tmp_path / "m" / "report.html").read_text()
     assert PATIENT_MEANING[patient] in page
+
+
+def test_a_training_that_was_killed_before_its_page_is_finished(home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m"
+    data = data_of(home, "regression")
+    studies.train(data, out, settings(epochs=1))
+    files = {path.name for path in out.iterdir()}
+    (out / STARTED).write_text("{}")
+    (out / "report.html").unlink()
+    studies.train(data, out, settings(epochs=1))
+    assert {path.name for path in out.iterdir()} == files
