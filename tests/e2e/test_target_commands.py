@@ -78,10 +78,10 @@ def test_compare_states_the_task_and_writes_its_report(tmp_path: Path, task: str
     command = [home / "bags", home / "values.csv", *OPTIONS[task], "--out", out]
     command += ["--aggregator", "mean", "--refine", "linear", "--folds", 2, "--repeats", 1]
     command += ["--epochs", 1, "--jobs", 1]
-    told = scmil("compare", *command)
+    printed = scmil("compare", *command)
     if task == "multilabel":  # the only one that is inferred here
-        assert "task: 'multilabel' (inferred from the columns)" in told.stderr
-    assert "Comparisons" in told.stdout
+        assert "task: 'multilabel' (inferred from the columns)" in printed.stderr
+    assert "Comparisons" in printed.stdout
     assert [row["arm"] for row in results(out)][:2] == ["mean", "mean + linear"]
     assert results(out)[2]["arm"].endswith("regression on mean and maximum")
     before = (out / "report.html").read_bytes()
@@ -94,10 +94,10 @@ def test_compare_states_the_task_and_writes_its_report(tmp_path: Path, task: str
 def test_wrong_input_is_rejected_before_training(tmp_path: Path) -> None:
     home = write_target_folder(tmp_path, n=16)
     base = ["compare", home / "bags", home / "values.csv", "--out", home / "out"]
-    told = scmil(*base, "--task", "survival", "--loss", "huber", code=1)
-    assert "loss = 'huber' for the task 'survival'. Known: discrete, cox." in told.stderr
-    told = scmil(*base, "--task", "survival", "--aggregator", "clam-sb", code=1)
-    assert "Choose another aggregator" in told.stderr
-    told = scmil(*base, "--task", "regression", "--label", "slide_id", code=1)
-    assert "is no number" in told.stderr
+    printed = scmil(*base, "--task", "survival", "--loss", "huber", code=1)
+    assert "loss = 'huber' for the task 'survival'. Known: discrete, cox." in printed.stderr
+    printed = scmil(*base, "--task", "survival", "--aggregator", "clam-sb", code=1)
+    assert "Choose another aggregator" in printed.stderr
+    printed = scmil(*base, "--task", "regression", "--label", "slide_id", code=1)
+    assert "is no number" in printed.stderr
     assert not (home / "out").exists()

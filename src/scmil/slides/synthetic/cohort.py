@@ -94,7 +94,7 @@ def paint_cohort(
         if read_recipe(path) != slide.digest():
             missing[path] = slide
         counts[tumour] += 1
-        label = int(people[patient].told.fraction > 0) if people else tumour
+        label = int(people[patient].recorded.fraction > 0) if people else tumour
         outcome = people[patient].cells(scanner) if people else ()
         case = f"{source.prefix}patient_{patient + 1:03d}"
         rows.append((case, path.stem, LABELS[label], *outcome))

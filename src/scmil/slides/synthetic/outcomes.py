@@ -87,7 +87,7 @@ class Patient:
 
     Attributes:
         tissue: What the slides show.
-        told: The tissue that the outcomes follow; that of another patient if they are random.
+        recorded: The tissue that the outcomes follow; that of another patient if they are random.
         months: Time to death or to the end of the follow-up.
         event: Whether it is death.
         unknown: The label that is missing: "inflammation" or "necrosis"; None if both are known.
@@ -95,7 +95,7 @@ class Patient:
     """
 
     tissue: PlantedTissue
-    told: PlantedTissue
+    recorded: PlantedTissue
     months: float
     event: bool
     unknown: str | None
@@ -103,12 +103,12 @@ class Patient:
 
     def cells(self, scanner: str) -> tuple[str | float | int, ...]:
         """The cells of `COLUMNS`."""
-        labels = {"inflammation": self.told.inflammation, "necrosis": self.told.necrosis}
+        labels = {"inflammation": self.recorded.inflammation, "necrosis": self.recorded.necrosis}
         return (
             f"{self.months:.2f}",
             int(self.event),
-            f"{self.told.fraction:.4f}",
-            self.told.grade,
+            f"{self.recorded.fraction:.4f}",
+            self.recorded.grade,
             *("" if name == self.unknown else int(found) for name, found in labels.items()),
             self.sex,
             scanner,
@@ -128,7 +128,7 @@ def draw_patients(has_tumour: Sequence[bool], seed: int, outcomes: str) -> list[
         The patients. With "random", the tissue is the same as with "planted".
 
     >>> one, two = draw_patients([True, False], seed=0, outcomes="planted")
-    >>> one.tissue.fraction > 0.05, two.tissue.fraction, two.tissue == two.told
+    >>> one.tissue.fraction > 0.05, two.tissue.fraction, two.tissue == two.recorded
     (True, 0.0, True)
     """
     generator = np.random.default_rng([seed, 52])
