@@ -186,7 +186,8 @@ def check_unclaimed(folder: Path, mark: str, names: Iterable[str], command: str)
     if not folder.is_dir() or (folder / mark).is_file():
         return
     for name in names:
-        if os.path.lexists(path := folder / name):
+        # Another process may have created the folder in the meantime; it writes the mark first.
+        if os.path.lexists(path := folder / name) and not (folder / mark).is_file():
             raise OutputError(
                 f"{path} exists, and was not written by scmil {command} "
                 f"({folder / mark} is missing). Choose another --out, or move the file."

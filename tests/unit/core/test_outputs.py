@@ -147,3 +147,17 @@ def test_a_folder_with_its_mark_is_ours(tmp_path: Path) -> None:
         check_unclaimed(tmp_path, "experiment.json", ["folds.csv", "results.csv"], "run")
     (tmp_path / "experiment.json").write_text("{}")
     check_unclaimed(tmp_path, "experiment.json", ["results.csv"], "run")
+
+
+def test_a_folder_that_another_process_creates_during_the_check_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = os.path.lexists
+
+    def create_first(path: Path) -> bool:
+        (tmp_path / "experiment.json").write_text("{}")
+        (tmp_path / "results.csv").write_text("")
+        return exists(path)
+
+    monkeypatch.setattr("scmil.core.outputs.os.path.lexists", create_first)
+    check_unclaimed(tmp_path, "experiment.json", ["results.csv"], "run")
