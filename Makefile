@@ -7,19 +7,19 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/scmil demo
 
-# A few minutes: format, lint, types, and the tests of functions and classes.
+# Two minutes: format, lint, types, and the tests of functions and classes that are fast.
 check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not slow and not e2e and not browser"
+	$(BIN)/pytest -n 2 -m "not slow" tests/unit tests/test_*.py src
 
 # Everything but the campaigns, with the coverage of lines and branches; its floor is in pyproject.toml.
 test: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
 
 format: .venv/ready
 	$(BIN)/ruff format .

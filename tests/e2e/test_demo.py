@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-# A quarter of the pixels and fewer epochs: the stages are tested, not the result.
+# A ninth of the pixels and fewer epochs: the stages are tested, not the result.
 SMALL_DEMO = """
 import scmil.demo.slides
 from scmil.cli import main
 
-scmil.demo.slides.SIDE_PX, scmil.demo.slides.EPOCHS = 1500, 5
+scmil.demo.slides.SIDE_PX, scmil.demo.slides.EPOCHS = 1000, 2
 main()
 """
 

@@ -23,15 +23,15 @@ def test_every_number_and_picture_is_that_of_a_fresh_run_or_the_command_is_rejec
     for package in ("openslide", "tifffile", "sklearn", "starlette", "uvicorn"):
         pytest.importorskip(package)
     out = tmp_path / "sequence.json"
-    words = ["--sequences", "2", "--seed", "1", "--processes", "1", "--shorten", "0", "--out", out]
+    words = ["--sequences", "1", "--seed", "1", "--processes", "1", "--shorten", "0", "--out", out]
     done = subprocess.run(
         [sys.executable, CAMPAIGN / "sequence.py", *words], capture_output=True, text=True
     )
     page = json.loads(out.read_text())
     assert page["findings"] == [], done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
-    assert page["sequences"] == 2
-    assert page["outcomes"]["equal"] >= 6
+    assert page["sequences"] == 1
+    assert page["outcomes"]["equal"] >= 3
 
 
 def test_the_same_seed_gives_the_same_actions() -> None:

@@ -10,6 +10,8 @@ from study_cases import plan_of_folder, plan_of_table, read_rows
 
 from scmil.studies.runner import run
 
+pytestmark = pytest.mark.slow  # models are trained
+
 
 def test_results_follow_from_the_predictions(table: Path, tmp_path: Path) -> None:
     run(plan_of_table(table), tmp_path / "out", jobs=1)

@@ -13,6 +13,8 @@ from study_cases import EPOCHS, plan_of_folder, plan_of_table, predictions_by_ba
 from scmil.studies.plan import make_plan
 from scmil.studies.runner import run
 
+pytestmark = pytest.mark.slow  # models are trained
+
 
 def test_the_test_tuned_protocol_is_never_worse_and_uses_the_same_models(
     table: Path, tmp_path: Path

@@ -15,6 +15,8 @@ from scmil.errors import ConfigError, OptionError
 from scmil.studies.cell_splits import splits_of
 from scmil.studies.plan import make_plan
 
+pytestmark = pytest.mark.slow  # models are trained
+
 SITES = 4
 
 

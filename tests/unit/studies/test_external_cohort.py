@@ -20,6 +20,8 @@ from scmil.errors import DataError, ModelFileError, OptionError, OutputError, Sh
 from scmil.studies.external_scores import ClassPredictions, change_of, score_classes
 from scmil.studies.training_fingerprint import FINGERPRINT, read_fingerprint
 
+pytestmark = pytest.mark.slow  # models are trained
+
 CLASSES = ["normal", "benign", "tumor"]
 
 

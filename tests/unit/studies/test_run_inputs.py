@@ -24,6 +24,8 @@ from scmil.studies import runner as experiment
 from scmil.studies.plan import Plan, make_plan
 from scmil.studies.runner import cell_folder, run
 
+pytestmark = pytest.mark.slow  # models are trained
+
 DIM = 6
 
 

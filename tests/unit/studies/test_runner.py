@@ -12,6 +12,8 @@ from study_cases import EPOCHS, plan_of_table, read_rows
 from scmil.errors import ConfigError, OutputError
 from scmil.studies.runner import run
 
+pytestmark = pytest.mark.slow  # models are trained
+
 
 def test_every_run_writes_all_its_files(table: Path, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []

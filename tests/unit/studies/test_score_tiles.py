@@ -14,6 +14,8 @@ from scmil.bags.bag import Bag, BagSet
 from scmil.bags.formats import export_bags
 from scmil.errors import ScmilError
 
+pytestmark = pytest.mark.slow  # models are trained
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

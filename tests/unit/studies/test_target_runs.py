@@ -22,6 +22,8 @@ from scmil.training import fold as fold_module
 from scmil.training.fold import TrainedFold
 from scmil.training.history import History
 
+pytestmark = pytest.mark.slow  # models are trained
+
 MEAN = {"aggregator": "mean", "embed": [4]}
 TABLES = {"c_index": "survival", "r2": "regression", "kappa": "ordinal", "macro: auc": "multilabel"}
 

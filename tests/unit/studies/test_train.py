@@ -18,6 +18,8 @@ from scmil.bags.formats import export_bags
 from scmil.errors import DataError, ScmilError
 from scmil.stats.metrics import youden_threshold
 
+pytestmark = pytest.mark.slow  # models are trained
+
 PATIENTS, SLIDES, TILES, DIM = 30, 2, 4, 3
 
 

@@ -18,6 +18,8 @@ from scmil.stats.concordance import concordance
 from scmil.studies.settings import TaskOptions
 from scmil.studies.train_state import STARTED
 
+pytestmark = pytest.mark.slow  # models are trained
+
 LABEL = {"survival": None, "regression": "age", "ordinal": "grade", "multilabel": "tp53,msi"}
 MAIN = {"survival": "c_index", "regression": "r2", "ordinal": "kappa", "multilabel": "macro: auc"}
 

@@ -36,6 +36,8 @@ from scmil.training.folds import fit_folds
 from scmil.training.recipes import Recipe
 from scmil.training.target_steps import score_outputs
 
+pytestmark = pytest.mark.slow  # models are trained
+
 RECIPE = Recipe(epochs=6, learning_rate=3e-3, weight_decay=0.0)
 
 

@@ -26,6 +26,8 @@ from scmil.training.target_folds import (
     target_folds,
 )
 
+pytestmark = pytest.mark.slow  # models are trained
+
 RECIPE = Recipe(epochs=5, learning_rate=1e-2, weight_decay=0.0)
 MODEL = {"aggregator": "mean", "embed": [8]}
 TASKS = {"survival": "c_index", "regression": "r2", "ordinal": "kappa", "multilabel": "macro: auc"}
