@@ -21,7 +21,7 @@ TILE, SIZE = 64, (300, 210)
 CODES: dict[str, dict[str, Any]] = {
     "4:2:2": dict(photometric="ycbcr", compression="jpeg", subsampling=(2, 1)),
     "4:2:0": dict(photometric="ycbcr", compression="jpeg", subsampling=(2, 2)),
-    "RGB": dict(photometric="rgb", compression="jpeg"),
+    "RGB": dict(photometric="rgb", compression="jpeg", compressionargs={"outcolorspace": "rgb"}),
 }
 
 
@@ -194,7 +194,7 @@ def test_pixels_that_differ_from_openslides_are_not_used(
 
 @pytest.mark.parametrize("compression", ["deflate", "aperio_jp2000_rgb"])
 def test_tiles_in_other_codes_are_left_to_openslide(tmp_path: Path, compression: str) -> None:
-    path = write_jpeg_svs(tmp_path / "a.svs", "RGB", compression=compression)
+    path = write_jpeg_svs(tmp_path / "a.svs", "RGB", compression=compression, compressionargs=None)
     assert tiles_of(path) is None
     with open_slide(path) as slide:
         np.testing.assert_array_equal(

@@ -17,7 +17,7 @@ NOISE = np.random.default_rng(0).integers(0, 256, (*SIZE[::-1], 3)).astype(np.ui
 KINDS: dict[str, dict[str, Any]] = {
     "4:4:4": dict(photometric="ycbcr", subsampling=(1, 1), tile=(64, 64)),
     "4:2:0": dict(photometric="ycbcr", subsampling=(2, 2), tile=(64, 64)),
-    "RGB": dict(photometric="rgb", tile=(64, 64)),
+    "RGB": dict(photometric="rgb", tile=(64, 64), compressionargs={"outcolorspace": "rgb"}),
     "strips": dict(photometric="ycbcr", subsampling=(2, 1), rowsperstrip=64),
     "grey": dict(photometric="minisblack", tile=(64, 64)),
 }
@@ -49,6 +49,7 @@ def test_pixels_are_those_of_tifffile(tmp_path: Path, kind: str) -> None:
     with open_slide(path, mpp=0.5) as slide, tifffile.TiffFile(path) as file:
         assert slide.reader == "tifffile"
         assert is_strict(file.pages[0])
+        assert file.pages[0].photometric.name.lower() == KINDS[kind]["photometric"]
         found = slide.region(0, (0, 0), SIZE)
     np.testing.assert_array_equal(found[..., 0] if kind == "grey" else found, expected)
 
@@ -139,3 +140,34 @@ def test_a_tile_that_is_no_jpeg_is_reported(tmp_path: Path) -> None:
         pytest.raises(SlideError, match=r"a tile or strip is not a JPEG file"),
     ):
         slide.region(0, (64, 0), (10, 10))
+
+
+def without_a_hint(content: bytes) -> bytes:
+    """A JPEG in RGB whose components are numbered as those of YCbCr are, without Adobe's marker."""
+    if (at := content.find(b"\xff\xee")) > 0:
+        content = content[:at] + content[at + 2 + int.from_bytes(content[at + 2 : at + 4], "big") :]
+    patched = bytearray(content)
+    for marker, first, step in ((b"\xff\xc0", 10, 3), (b"\xff\xda", 5, 2)):
+        start = patched.index(marker) + first
+        patched[start : start + 3 * step : step] = b"\1\2\3"
+    return bytes(patched)
+
+
+def test_rgb_without_a_hint_is_read_as_the_file_declares_it(tmp_path: Path) -> None:
+    tile = NOISE[:64, :64]
+    plain = imagecodecs.jpeg8_encode(tile, 90, colorspace="rgb", outcolorspace="rgb")
+    hidden = without_a_hint(plain)
+    expected = imagecodecs.jpeg8_decode(plain)
+    assert (imagecodecs.jpeg8_decode(hidden) != expected).any()  # taken for YCbCr
+    tifffile.imwrite(
+        tmp_path / "a.tif",
+        iter([hidden]),
+        shape=tile.shape,
+        dtype=np.uint8,
+        photometric="rgb",
+        compression="jpeg",
+        compressionargs={"outcolorspace": "rgb"},  # else tifffile declares YCbCr
+        tile=(64, 64),
+    )
+    with open_slide(tmp_path / "a.tif", mpp=0.5) as slide:
+        np.testing.assert_array_equal(slide.region(0, (0, 0), (64, 64)), expected)
