@@ -86,14 +86,18 @@ def test_the_page_of_an_encoder_says_what_a_user_has_to_know() -> None:
     assert "no; downloaded on first use. Without" in " ".join(
         scmil("encoder", "kaiko-vits16").stdout.split()
     )
-    # In a narrow terminal an address is wrapped, and not cut.
-    assert card_of("kaiko-vits16").weights.url in "".join(
-        scmil("encoder", "kaiko-vits16").stdout.split()
-    )
     text = " ".join(scmil("encoder", "ctranspath").stdout.split())
     assert "downloaded on first use" not in text
     for name in ("prost40m", "pathorchestra", "quiltnet-b-16-pmb"):
         assert "Not certain:" in " ".join(scmil("encoder", name).stdout.split())
+
+
+def test_in_a_narrow_terminal_an_address_is_wrapped_and_not_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "".join(scmil("encoder", "kaiko-vits16").stdout.split())
+    assert f"from{card_of('kaiko-vits16').weights.url}(sha256" in text
 
 
 def test_the_page_as_json() -> None:
