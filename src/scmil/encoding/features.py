@@ -176,7 +176,7 @@ def provenance_of(slide: Slide, tiling: Tiling, encoder: Encoder) -> dict[str, A
     }
 
 
-class _Batch(NamedTuple):
+class _TileBatch(NamedTuple):
     """Tiles that are being read, and the parts of the work."""
 
     pixels: Pixels
@@ -199,10 +199,12 @@ def _read_ahead(
     """
     slow = 0 if in_turn else TOO_SLOW
     with ThreadPoolExecutor(workers, thread_name_prefix="tiles") as pool:
-        waiting: deque[_Batch] = deque()
+        waiting: deque[_TileBatch] = deque()
         try:
             for start in range(0, len(tiling.xy), batch):
-                waiting.append(_submit(pool, slide, tiling, slice(start, start + batch), workers))
+                waiting.append(
+                    _start_reading(pool, slide, tiling, slice(start, start + batch), workers)
+                )
                 if slow < TOO_SLOW:
                     slow = slow + 1 if wait(waiting[-1].parts, PATIENCE_S).not_done else 0
                 if len(waiting) > workers * WAITING:
@@ -217,9 +219,9 @@ def _read_ahead(
                     part.cancel()
 
 
-def _submit(
+def _start_reading(
     pool: ThreadPoolExecutor, slide: Slide, tiling: Tiling, which: slice, workers: int
-) -> _Batch:
+) -> _TileBatch:
     """Start to read a batch, in equal parts for all threads."""
     side, xy = tiling.size_px, tiling.xy[which]
     pixels: Pixels = np.empty((len(xy), side, side, 3), np.uint8)
@@ -230,4 +232,4 @@ def _submit(
 
     each = math.ceil(len(xy) / workers)
     slices = [slice(at, at + each) for at in range(0, len(xy), each)]
-    return _Batch(pixels, [pool.submit(read, part) for part in slices])
+    return _TileBatch(pixels, [pool.submit(read, part) for part in slices])

@@ -140,7 +140,7 @@ def _fetch(chosen: FeatureSet, file: RemoteFile, folder: Path, most_bytes: int) 
     else:
         download(file.url, path, file.sha256, most_bytes=file.size or most_bytes)
         digest = file.sha256 or sha256_of_file(path)
-    _check_digest(chosen, file, path, digest)
+    _check_file_digest(chosen, file, path, digest)
     if path.name.endswith(ARCHIVES):
         unpack(path, path.parent, most_bytes)
         write_atomically(done, digest.encode())
@@ -148,7 +148,7 @@ def _fetch(chosen: FeatureSet, file: RemoteFile, folder: Path, most_bytes: int) 
     return digest
 
 
-def _check_digest(chosen: FeatureSet, file: RemoteFile, path: Path, digest: str) -> None:
+def _check_file_digest(chosen: FeatureSet, file: RemoteFile, path: Path, digest: str) -> None:
     """Reject another file than the published one, or than that of the first download."""
     record = cache_folder() / "features" / f"{chosen.name}.sha256.json"
     recorded = dict(read_json(record)) if record.is_file() else {}

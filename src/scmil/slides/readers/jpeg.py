@@ -30,7 +30,7 @@ class Corrupt(Damaged):
     """The data of a JPEG is damaged, whatever another decoder makes of it."""
 
 
-class Frame(NamedTuple):
+class JpegFrame(NamedTuple):
     """The header of the picture in a JPEG: its position, kind, size and number of components."""
 
     at: int
@@ -40,17 +40,17 @@ class Frame(NamedTuple):
     components: int
 
 
-def find_frame(content: bytes) -> Frame | None:
+def find_frame(content: bytes) -> JpegFrame | None:
     """The frame header of a JPEG; None if it is missing.
 
     >>> find_frame(bytes.fromhex("ffd8 ffe0 0004 0000 ffc0 000b 08 0010 0020 01 011100"))
-    Frame(at=8, marker=192, width=32, height=16, components=1)
+    JpegFrame(at=8, marker=192, width=32, height=16, components=1)
     """
     at = 2
     while at + 10 <= len(content) and content[at] == 0xFF:
         if content[at + 1] in FRAMES:
             height, width = (int.from_bytes(content[at + i : at + i + 2], "big") for i in (5, 7))
-            return Frame(at, content[at + 1], width, height, content[at + 9])
+            return JpegFrame(at, content[at + 1], width, height, content[at + 9])
         fill = content[at + 1] == 0xFF
         at += 1 if fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
     return None
@@ -95,10 +95,10 @@ def decode_strictly(page: Any, content: bytes) -> Pixels | None:
     # it ignores this marker.
     colours = IS_RGB if page.photometric.name == "RGB" else b""
     whole = b"".join((START, tables, content[2 : frame.at], colours, content[frame.at :]))
-    return _decoded(whole, "RGB" if frame.components == 3 else "GRAY")
+    return _decode_whole(whole, "RGB" if frame.components == 3 else "GRAY")
 
 
-def _decoded(content: bytes, colours: str) -> Pixels:
+def _decode_whole(content: bytes, colours: str) -> Pixels:
     decode = import_extra("simplejpeg", "slides").decode_jpeg
     try:
         return decode(content, colours)
