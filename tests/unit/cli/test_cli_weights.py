@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import published_layouts as published
 import pytest
 import torch
-from command import scmil
+from command import SCMIL, scmil
 from hub_server import hub_server
 from safetensors.torch import save_file
 from torch import Tensor
@@ -141,6 +143,22 @@ def test_a_gated_file_says_where_to_ask(tmp_path: Path, monkeypatch: pytest.Monk
     assert "https://huggingface.co/owner/gated is gated, and your account has no access." in text
     assert "Request access on that page" in text
     assert "hf auth login" in text
+
+
+@pytest.mark.slow
+def test_a_gated_file_says_so_in_a_new_process(tmp_path: Path) -> None:
+    # Here, modules that another test imported are there, which a user has not imported.
+    card = own_card(tmp_path, 'hub = "owner/gated"', "gated = true")
+    with hub_server() as (address, _, _):
+        done = subprocess.run(
+            [SCMIL, "encoder", "check", card],
+            env={**os.environ, "HF_ENDPOINT": address},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "owner/gated is gated, and your account has no access." in " ".join(done.stderr.split())
 
 
 def test_encode_gives_the_same_messages(tmp_path: Path) -> None:

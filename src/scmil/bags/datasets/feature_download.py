@@ -267,6 +267,9 @@ def _fetch_gated(chosen: FeatureSet, file: RemoteFile, folder: Path) -> None:
 
 def _explain_gate(chosen: FeatureSet, error: Exception) -> str:
     reason = str(error).partition("\n")[0]
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "HfHubHTTPError" not in kinds or "LocalEntryNotFoundError" in kinds:  # no answer of the hub
+        return f"{chosen.name}: {chosen.source} cannot be reached ({reason}). Try again."
     return (
         f"{chosen.name}: {chosen.source} is gated ({reason}). Request access on that page, wait "
         "for the approval, and log in with: hf auth login."

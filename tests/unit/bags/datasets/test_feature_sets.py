@@ -203,7 +203,9 @@ def test_archives_stay_in_their_folder(server: FeatureServer, tmp_path: Path) ->
         download_features(hub, list_files(hub), tmp_path / "o")
 
 
-def test_what_cannot_be_listed_is_explained(server: FeatureServer, tmp_path: Path) -> None:
+def test_what_cannot_be_listed_is_explained(
+    server: FeatureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DataError, match=r"dsmil-wsi links to its archive.*--url ADDRESS"):
         list_files(SETS["camelyon16-dsmil"])
     with pytest.raises(DataError, match="its files cannot be listed"):
@@ -213,6 +215,10 @@ def test_what_cannot_be_listed_is_explained(server: FeatureServer, tmp_path: Pat
         list_files(SETS["tcga-nsclc-cpath"])
     with pytest.raises(DataError, match=r"is gated .*Request access on that page"):
         list_files(SETS["camelyon16-hippo"])
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers
+        with pytest.raises(DataError, match=r"camelyon16-uni cannot be reached .*Try again"):
+            list_files(SETS["camelyon16-hippo"])
     with pytest.raises(UnknownNameError, match="Did you mean 'camelyon16-dsmil'"):
         find_feature_set("camelyon16-dsmill")
     (tmp_path / RECORD).write_text('{"name": "other"}')
