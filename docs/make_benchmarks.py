@@ -215,6 +215,15 @@ def _slide_rows() -> Iterator[Row]:
         f"{100 * rate['of_floor']:.0f} % of the network alone, "
         f"{rate['of_plain']:.1f} times a DataLoader",
     )
+    cards = encode["cards"].values()
+    rates = ", ".join(f"{card['tiles_per_second']['ours']:.0f}" for card in cards)
+    shares = ", ".join(f"{100 * card['of_floor']:.0f}" for card in cards)
+    yield (
+        "tiles through the cards of ResNet-18, a ViT-S/16 and a ViT-L/16",
+        "`encode.py --cards`",
+        f"{rates} a second",
+        f"{shares} % of the network alone",
+    )
     yield (
         f"memory for a slide of {large['side_px']:,} pixels a side".replace(",", " "),
         "`encode.py`",

@@ -8,6 +8,7 @@ from pathlib import Path
 import feature_server as served
 import pytest
 from feature_server import feature_server
+from pages import DOCS, blocks, lines
 from stand_in import some_slides
 from typer.testing import CliRunner
 
@@ -48,3 +49,19 @@ def test_table1_runs_on_the_archives_of(
     with (tmp_path / "run" / "cells" / PATTERN / "predictions.csv").open(newline="") as file:
         tested = {row["bag"] for row in csv.DictReader(file)}
     assert tested == {slide for slide in SLIDES if slide.startswith("test")}
+
+
+def test_the_commands_of_the_page_run_on_a_local_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = DOCS / "how-to" / "features_of_other_tools.md"
+    [block] = [each for each in blocks(page) if "scmil get" in each.text]
+    commands = [line.words[1:] for line in lines(block)]
+    assert [words[0] for words in commands] == ["ls", "get", "get", "audit"]
+    monkeypatch.chdir(tmp_path)
+    with feature_server() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        server.sets["torchmil/Camelyon16_MIL"] = served.torchmil_files(SLIDES, "UNI")
+        for words in commands:
+            call(*words)
+    assert (tmp_path / "features" / "feature_set.json").is_file()

@@ -42,6 +42,7 @@ EXTRAS = {
         "openslide-bin",
         "tifffile",
         "imagecodecs",
+        "simplejpeg",
         "pillow",
         "shapely",
         "defusedxml",

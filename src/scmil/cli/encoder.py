@@ -105,7 +105,7 @@ def _print_rows(rows: list[tuple[str, str]]) -> None:
 
     table = Table(box=None, show_header=False)
     table.add_column(style="bold")
-    table.add_column()
+    table.add_column(overflow="fold")  # not cut: addresses are copied
     for title, text in rows:
         table.add_row(title, shown(text))
     Console().print(table)

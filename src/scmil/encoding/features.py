@@ -1,8 +1,8 @@
 """Encode the tiles of a slide into a bag.
 
-Threads read batches of tiles ahead, in the order of the tiling, while the network encodes the
-previous batch. Only a few batches are read ahead, so memory does not depend on the size of the
-slide.
+Threads read batches of tiles ahead, in the order of the tiling; on a processor they take turns with
+the network, unless reading is slow. Only a few batches are read ahead, so memory does not depend on
+the size of the slide.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 # 8, 41 with 16, 36 with 32.
 ON_PROCESSOR, ON_GPU = 8, 64
 WAITING = 2  # batches per thread that are read ahead
+# On a processor the network continues when the next batch is read, or after this time; after some
+# batches in a row that took longer, it does not wait any more.
+PATIENCE_S, TOO_SLOW = 0.005, 3
 Pixels = NDArray[np.uint8]
 
 
@@ -91,7 +94,11 @@ def encode(
     on_processor = encoder.device == "cpu"
     with memory_is_kept() if on_processor else nullcontext():
         for tiles in _read_ahead(
-            slide, tiling, batch or (ON_PROCESSOR if on_processor else ON_GPU), workers
+            slide,
+            tiling,
+            batch or (ON_PROCESSOR if on_processor else ON_GPU),
+            workers,
+            in_turn=on_processor,
         ):
             rows = encoder(torch.from_numpy(tiles)).cpu()
             features[done : done + len(tiles)] = rounded(rows, dtype, slide.id)
@@ -169,40 +176,60 @@ def provenance_of(slide: Slide, tiling: Tiling, encoder: Encoder) -> dict[str, A
     }
 
 
-def _read_ahead(slide: Slide, tiling: Tiling, batch: int, workers: int) -> Iterator[Pixels]:
+class _TileBatch(NamedTuple):
+    """Tiles that are being read, and the parts of the work."""
+
+    pixels: Pixels
+    parts: list[Future[None]]
+
+    def result(self) -> Pixels:
+        for part in self.parts:
+            part.result()
+        return self.pixels
+
+
+def _read_ahead(
+    slide: Slide, tiling: Tiling, batch: int, workers: int, in_turn: bool
+) -> Iterator[Pixels]:
     """Yield batches of tiles in order, read by threads a few batches ahead.
 
-    All threads read the same batch, so that the load is spread over the cores. On two cores no
-    difference to one thread was measured.
+    All threads read the same batch. `in_turn`: reading and the network take turns as long as
+    reading is fast. Beside each other they compete for the same cores, and a thread of the network
+    that is interrupted delays the others. Slow storage is read beside the network.
     """
-    side = tiling.size_px
-
-    def read(pixels: Pixels, xy: NDArray[np.int64]) -> None:
-        for tile, (x, y) in zip(pixels, xy, strict=True):
-            tile[:] = slide.read((int(x), int(y)), side, tiling.mpp)
-
+    slow = 0 if in_turn else TOO_SLOW
     with ThreadPoolExecutor(workers, thread_name_prefix="tiles") as pool:
-        waiting: deque[tuple[Pixels, list[Future[None]]]] = deque()
-
-        def first() -> Pixels:
-            pixels, parts = waiting[0]
-            for part in parts:
-                part.result()
-            waiting.popleft()
-            return pixels
-
+        waiting: deque[_TileBatch] = deque()
         try:
             for start in range(0, len(tiling.xy), batch):
-                xy = tiling.xy[start : start + batch]
-                pixels: Pixels = np.empty((len(xy), side, side, 3), np.uint8)
-                each = math.ceil(len(xy) / workers)
-                slices = [slice(at, at + each) for at in range(0, len(xy), each)]
-                waiting.append((pixels, [pool.submit(read, pixels[s], xy[s]) for s in slices]))
+                waiting.append(
+                    _start_reading(pool, slide, tiling, slice(start, start + batch), workers)
+                )
+                if slow < TOO_SLOW:
+                    slow = slow + 1 if wait(waiting[-1].parts, PATIENCE_S).not_done else 0
                 if len(waiting) > workers * WAITING:
-                    yield first()
+                    yield waiting[0].result()
+                    waiting.popleft()
             while waiting:
-                yield first()
+                yield waiting[0].result()
+                waiting.popleft()
         finally:
-            for _, parts in waiting:  # not needed after an error
-                for part in parts:
+            for unfinished in waiting:  # not needed after an error
+                for part in unfinished.parts:
                     part.cancel()
+
+
+def _start_reading(
+    pool: ThreadPoolExecutor, slide: Slide, tiling: Tiling, which: slice, workers: int
+) -> _TileBatch:
+    """Start to read a batch, in equal parts for all threads."""
+    side, xy = tiling.size_px, tiling.xy[which]
+    pixels: Pixels = np.empty((len(xy), side, side, 3), np.uint8)
+
+    def read(part: slice) -> None:
+        for tile, (x, y) in zip(pixels[part], xy[part], strict=True):
+            tile[:] = slide.read((int(x), int(y)), side, tiling.mpp)
+
+    each = math.ceil(len(xy) / workers)
+    slices = [slice(at, at + each) for at in range(0, len(xy), each)]
+    return _TileBatch(pixels, [pool.submit(read, part) for part in slices])

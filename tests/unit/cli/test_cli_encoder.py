@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from scmil.bags.hdf5 import read_bag
 from scmil.cli import app
 from scmil.encoding.encoder_tiles import choose_tile
-from scmil.encoding.encoders import Encoder, check, load_encoder
+from scmil.encoding.encoders import Encoder, card_of, check, load_encoder
 from scmil.errors import OptionError, UnknownNameError, WeightsError
 
 Image = pytest.importorskip("PIL.Image")
@@ -71,6 +71,7 @@ def test_the_page_of_an_encoder_says_what_a_user_has_to_know() -> None:
         "681 million parameters, 2.7 GB",
         "gated: request access on that page, then log in with: hf auth login",
         "CC-BY-NC-ND 4.0: no commercial use; models trained on the features fall under it too",
+        "no; downloaded on first use, once you have access and are logged in. Without internet",
         "TRIDENT uni_v2 is the same",
         "scmil encode SLIDES --out WORK --encoder uni2-h",
     ):
@@ -82,8 +83,21 @@ def test_the_page_of_an_encoder_says_what_a_user_has_to_know() -> None:
         scmil("encoder", "gigapath").stdout.split()
     )
     assert "scmil import" in scmil("encoder", "musk").stdout
+    assert "no; downloaded on first use. Without" in " ".join(
+        scmil("encoder", "kaiko-vits16").stdout.split()
+    )
+    text = " ".join(scmil("encoder", "ctranspath").stdout.split())
+    assert "downloaded on first use" not in text
     for name in ("prost40m", "pathorchestra", "quiltnet-b-16-pmb"):
         assert "Not certain:" in " ".join(scmil("encoder", name).stdout.split())
+
+
+def test_in_a_narrow_terminal_an_address_is_wrapped_and_not_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "".join(scmil("encoder", "kaiko-vits16").stdout.split())
+    assert f"from{card_of('kaiko-vits16').weights.url}(sha256" in text
 
 
 def test_the_page_as_json() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import nn
 
 from scmil import __version__
 from scmil.bags.bag import Bag
+from scmil.encoding import features
 from scmil.encoding.encoders import Encoder
 from scmil.encoding.features import WAITING, encode, join_scales, provenance_of
 from scmil.errors import OptionError, SlideError
@@ -152,6 +154,54 @@ def test_there_are_as_many_workers_as_threads_of_torch(monkeypatch: pytest.Monke
         slide = FakeSlide(wait)
         encoded(slide, 8, batch=8)
         assert len(slide.threads) == expected
+
+
+def test_on_a_processor_fast_reading_and_the_network_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(features, "PATIENCE_S", 60.0)
+    running = threading.Event()
+    beside: list[int] = []
+
+    def note(x: int) -> None:
+        if running.is_set():
+            beside.append(x)
+
+    def run() -> None:
+        running.set()
+        time.sleep(0.005)
+        running.clear()
+
+    encoded(FakeSlide(note), 40, mean_colour(Mean(run)), batch=4, workers=2)
+    assert beside == []
+
+
+def test_slow_reading_goes_on_beside_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "PATIENCE_S", 0.001)
+    started, workers, batch = threading.Event(), 2, 4
+    later = (workers * WAITING + 1) * batch  # not needed by the first run of the network
+
+    def read(x: int) -> None:
+        if x >= later:
+            assert started.wait(timeout=120)  # for ever, if the network waited for it
+        else:
+            time.sleep(0.01)
+
+    slide = FakeSlide(read)
+    bag = encoded(slide, 60, mean_colour(Mean(started.set)), batch=batch, workers=workers)
+    assert len(bag.features) == len(slide.read_places) == 60
+
+
+def test_slow_reading_is_not_waited_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def wait(parts: list[Future[None]], timeout: float) -> Any:
+        waited.append(timeout)
+        return SimpleNamespace(not_done=set(parts))
+
+    monkeypatch.setattr(features, "wait", wait)
+    encoded(FakeSlide(), 40, batch=4, workers=2)
+    assert waited == [features.PATIENCE_S] * features.TOO_SLOW
 
 
 @pytest.mark.parametrize("workers", [1, 2])

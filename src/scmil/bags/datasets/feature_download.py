@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 from scmil.bags.datasets.feature_sets import FeatureSet
 from scmil.core.atomic import write_atomically
 from scmil.core.download import TIMEOUT_S, download
+from scmil.core.download import cache as cache_folder
 from scmil.core.extras import import_extra
 from scmil.core.fingerprint import sha256_of_file
 from scmil.core.safe_io import check_archive
@@ -134,15 +135,38 @@ def _fetch(chosen: FeatureSet, file: RemoteFile, folder: Path, most_bytes: int) 
     if done.is_file():
         return done.read_text().strip()
     if chosen.gated and not file.url:
-        _fetch_gated(chosen, file, folder)
+        _fetch_gated(chosen, file, folder)  # without a check of its content
+        digest = sha256_of_file(path)
     else:
         download(file.url, path, file.sha256, most_bytes=file.size or most_bytes)
-    digest = file.sha256 or sha256_of_file(path)
+        digest = file.sha256 or sha256_of_file(path)
+    _check_file_digest(chosen, file, path, digest)
     if path.name.endswith(ARCHIVES):
         unpack(path, path.parent, most_bytes)
         write_atomically(done, digest.encode())
         path.unlink()
     return digest
+
+
+def _check_file_digest(chosen: FeatureSet, file: RemoteFile, path: Path, digest: str) -> None:
+    """Reject another file than the published one, or than that of the first download."""
+    record = cache_folder() / "features" / f"{chosen.name}.sha256.json"
+    recorded = dict(read_json(record)) if record.is_file() else {}
+    expected = file.sha256 or recorded.get(file.path, digest)
+    if digest != expected:
+        path.unlink()
+        origin = (
+            "as published"
+            if file.sha256
+            else f"as recorded at the first download. If the authors have replaced it, delete "
+            f"{record}"
+        )
+        raise DataError(
+            f"{file.path} of {chosen.name}: sha256 {digest}, expected {expected}, {origin}. The "
+            "file was deleted; download it again."
+        )
+    if not file.sha256:
+        write_atomically(record, json.dumps({**recorded, file.path: digest}, indent=2).encode())
 
 
 def unpack(archive: Path, folder: Path, most_bytes: int) -> None:
@@ -243,6 +267,9 @@ def _fetch_gated(chosen: FeatureSet, file: RemoteFile, folder: Path) -> None:
 
 def _explain_gate(chosen: FeatureSet, error: Exception) -> str:
     reason = str(error).partition("\n")[0]
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "HfHubHTTPError" not in kinds or "LocalEntryNotFoundError" in kinds:  # no answer of the hub
+        return f"{chosen.name}: {chosen.source} cannot be reached ({reason}). Try again."
     return (
         f"{chosen.name}: {chosen.source} is gated ({reason}). Request access on that page, wait "
         "for the approval, and log in with: hf auth login."

@@ -83,7 +83,7 @@ def _describe_cost(card: Card) -> str:
 def _describe_weights(card: Card) -> str:
     shown = card.weights
     if shown.url:
-        digest = f"sha256 {shown.sha256[:12]}…" if shown.sha256 else "digest recorded when it comes"
+        digest = f"sha256 {shown.sha256[:12]}…" if shown.sha256 else "sha256 recorded then"
         return f"{shown.file}, downloaded on first use from {shown.url} ({digest})"
     if shown.hub:
         page = f"https://huggingface.co/{shown.hub}"
@@ -95,8 +95,12 @@ def _describe_weights(card: Card) -> str:
 
 def _describe_presence(card: Card) -> str:
     checkpoint = checkpoint_of(card)
-    found = checkpoint.locate()
-    return f"yes, {found}" if found else f"no. {checkpoint.remedy()}"
+    if found := checkpoint.locate():
+        return f"yes, {found}"
+    if not (checkpoint.url or checkpoint.hub):
+        return f"no. {checkpoint.remedy()}"
+    once = ", once you have access and are logged in" * checkpoint.gated
+    return f"no; downloaded on first use{once}. Without internet access: {checkpoint.remedy()}"
 
 
 def _describe_equivalents(card: Card) -> str:

@@ -45,7 +45,8 @@ def fetch(name: str, repository: str, file: str, revision: str = "") -> Path:
     hub = import_extra("huggingface_hub", "hub")
     page = f"https://huggingface.co/{repository}"
     endpoint = os.environ.get("HF_ENDPOINT")
-    hub.utils.logging.set_verbosity_error()  # its retries; the error says what failed
+    # Not its retries: the error says what failed. Its modules are attributes only once imported.
+    import_extra("huggingface_hub.utils.logging", "hub").set_verbosity_error()
     try:
         path = hub.hf_hub_download(repository, file, revision=revision or None, endpoint=endpoint)
     except OSError as error:

@@ -103,11 +103,19 @@ def load_network(card: Card, state: State, where: str) -> nn.Module:
     except WeightsError as error:
         if prefix := _fitting_prefix(card, state, own):
             raise WeightsError(
-                f"{error} They fit without the prefix {prefix!r}: remove it from the names, or use "
-                f"a copy of the card with strip = [{prefix!r}] below [weights]."
+                f"{where}: these are not the weights of this network, but they fit without the "
+                f"prefix {prefix!r} of their names. Remove it from the names, or use a copy of the "
+                f"card with strip = [{prefix!r}] below [weights]."
             ) from None
-        raise
+        raise WeightsError(f"{error} {_published_file(card)}") from None
     return network.eval().requires_grad_(False)
+
+
+def _published_file(card: Card) -> str:
+    """A sentence that names the file that fits."""
+    shown = card.weights
+    place = shown.url or (f"https://huggingface.co/{shown.hub}" if shown.hub else shown.hint)
+    return f"Expected for {card.name}: the file {shown.file}{f' ({place})' if place else ''}."
 
 
 def _rename_tensors(card: Card, state: State, strip: Iterable[str], own: State) -> State:

@@ -21,6 +21,7 @@ from scmil.slides.readers import (
     true_downsamples,
 )
 from scmil.slides.readers.aperio_tiles import AperioTiles
+from scmil.slides.readers.jpeg import Corrupt
 from scmil.slides.resolution import UM_IN, mpp_of_density, parse_positive
 
 CACHE_BYTES = 4 * 2**20  # of OpenSlide, for slides whose tiles are decoded without it
@@ -108,10 +109,13 @@ class OpenSlideReader:
         """Read pixels of a level; transparent pixels are white."""
         # Between two pixels of a level OpenSlide interpolates.
         if self._tiles is not None and self._stated[level].is_integer():
-            # OpenSlide decides what is damaged, and reports it.
-            with suppress(Damaged):
+            try:
                 if self._tiles.agrees(level):
                     return self._tiles.region(level, xy, size)
+            except Corrupt:
+                raise
+            except Damaged:  # or a tile that OpenSlide fills, or a rare kind of JPEG
+                pass
         image = self._image(level, xy, size)
         # Pillow drops the fourth channel faster than NumPy.
         if image.getchannel("A").getextrema()[0] == 255:

@@ -28,6 +28,7 @@ from scmil.slides.readers import (
     on_white,
     true_downsamples,
 )
+from scmil.slides.readers.jpeg import decode_strictly, find_frame, is_strict
 from scmil.slides.resolution import UM_IN, aperio_fields, mpp_of_density, parse_positive, read_ome
 
 CACHE_BYTES = 64 * 2**20  # decoded tiles; neighbouring windows use the same ones
@@ -35,7 +36,6 @@ CACHE_BYTES = 64 * 2**20  # decoded tiles; neighbouring windows use the same one
 DECODED_TO_RGB = {6, 7, 33007, 34892, 50001}
 APERIO_YCBCR = 33003
 JPEGS, JPEGS_2000, WEBP = {6, 7, 33007, 34892}, {33003, 33004, 33005, 34712}, {34927, 50001}
-JPEG_SIZES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # segments of a JPEG that contain its size
 UNITS = {2: "inch", 3: "centimeter", 4: "millimeter", 5: "micrometer"}
 
 
@@ -43,9 +43,8 @@ class TiffReader:
     """A TIFF file; tiles or strips are decoded one by one, and recent ones are cached."""
 
     def __init__(self, path: Path) -> None:
-        self._tifffile, _ = (
-            import_extra("tifffile", "slides"),
-            import_extra("imagecodecs", "slides"),
+        self._tifffile, *_ = (
+            import_extra(module, "slides") for module in ("tifffile", "imagecodecs", "simplejpeg")
         )
         self._path, self._reading, self._keeping = path, Lock(), Lock()
         self._kept: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
@@ -219,20 +218,31 @@ class TiffReader:
                 return np.broadcast_to(np.uint8(255), (down, across, 3))
             whole = [plane for plane in planes if plane is not None]
             return _samples_rgb(page, whole[0] if len(whole) == 1 else np.concatenate(whole, -1))
-        except ScmilError:
+        except (ScmilError, Damaged):
             raise
         except Exception as error:  # codecs raise many kinds of errors
             raise Damaged(str(error)) from error
 
     def _plane(self, page: Any, index: int) -> NDArray[Any] | None:
+        content = self._content(page, index)
+        across, down = segment_size(page)
+        if content and is_strict(page):
+            pixels = decode_strictly(page, content)
+            if pixels is not None and pixels.shape[:2] == (down, across):
+                return pixels
+        # Also a JPEG of another size than declared, such as that of the last strip.
+        decoded, _, _ = page.decode(content or None, index, jpegtables=page.jpegtables)
+        return None if decoded is None else decoded[0]
+
+    def _content(self, page: Any, index: int) -> bytes:
+        """The bytes of a tile or strip; none if it was never written."""
         with self._reading:
             self._file.filehandle.seek(page.dataoffsets[index])
-            content = self._file.filehandle.read(page.databytecounts[index])
+            content: bytes = self._file.filehandle.read(page.databytecounts[index])
         if len(content) != page.databytecounts[index]:
             raise EOFError("the file ends before its pixels do")
         _check_picture(page, content)
-        decoded, _, _ = page.decode(content or None, index, jpegtables=page.jpegtables)
-        return None if decoded is None else decoded[0]
+        return content
 
     def origin(self, level: int, at: int) -> float:
         """The level-0 coordinate of a pixel of a level."""
@@ -256,36 +266,16 @@ def _check_picture(page: Any, content: bytes) -> None:
     It would be decoded at once. Some writers pad the last tile or strip. A WebP has at most 16 383
     px per side and is not checked.
     """
-    coded = int(page.compression)
-    size = (
-        _jpeg_size(content)
-        if coded in JPEGS
-        else _jpeg_2000_size(content)
-        if coded in JPEGS_2000
-        else None
-    )
+    coded, size = int(page.compression), None
+    if coded in JPEGS and (frame := find_frame(content)):
+        size = frame.width, frame.height
+    elif coded in JPEGS_2000:
+        size = _jpeg_2000_size(content)
     across, down = segment_size(page)
     if size and size[0] * size[1] > 2 * across * down + 2**16:
         raise Damaged(
             f"a tile or strip of {across} x {down} px holds a picture of {size[0]} x {size[1]}"
         )
-
-
-def _jpeg_size(content: bytes) -> Size | None:
-    """Width and height in the header of a JPEG; None if they are missing.
-
-    >>> _jpeg_size(bytes.fromhex("ffd8 ffe0 0004 0000 ffc0 000b 08 0010 0020 01 011100"))
-    (32, 16)
-    """
-    at = 2
-    while at + 9 <= len(content) and content[at] == 0xFF:
-        if content[at + 1] in JPEG_SIZES:
-            return int.from_bytes(content[at + 7 : at + 9], "big"), int.from_bytes(
-                content[at + 5 : at + 7], "big"
-            )
-        fill = content[at + 1] == 0xFF
-        at += 1 if fill else 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return None
 
 
 def _jpeg_2000_size(content: bytes) -> Size | None:

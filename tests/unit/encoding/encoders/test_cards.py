@@ -122,11 +122,9 @@ def test_the_other_cards_build_with_their_number_of_parameters(card: Card) -> No
 
 @pytest.mark.parametrize("card", BUILT, ids=lambda c: c.name)
 def test_a_tile_gives_a_vector_of_the_width(card: Card) -> None:
-    if ":" in card.name or card.parameters > 3.1e8 or card.builder == "ctranspath":
-        assert card.output.width > 0
-        return  # the same network as another card, or slow even without memory
     side = card.input.crop_px or card.input.resize_px or 256
-    features = built(card).eval()(torch.empty(1, 3, side, side, device="meta"))
+    with torch.inference_mode():
+        features = built(card).eval()(torch.empty(1, 3, side, side, device="meta"))
     assert features.shape == (1, card.output.width)
 
 

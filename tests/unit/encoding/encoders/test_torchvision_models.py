@@ -51,6 +51,43 @@ def test_features_are_what_the_whole_network_has_before_its_head(
     assert torch.allclose(encoder(tiles), seen[0].mean((2, 3)), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "layer", "side"),
+    [
+        ("lunit-rn50-bt", "resnet50", "layer4", 224),
+        ("retccl", "resnet50", "layer4", 256),
+        ("kimianet", "densenet121", "features", 128),
+    ],
+)
+def test_networks_of_pathology_return_the_mean_of_their_last_stage(
+    ours: str, theirs: str, layer: str, side: int, tmp_path: Path
+) -> None:
+    torch.manual_seed(4)
+    whole = getattr(torchvision().models, theirs)().eval()
+    state = {k: v for k, v in whole.state_dict().items() if not k.startswith(("fc.", "classifier"))}
+    if ours == "kimianet":  # saved from nn.DataParallel, with its own classifier
+        state = {k.replace("features.", "module.model.0."): v for k, v in state.items()}
+        state["module.fc_4.weight"], state["module.fc_4.bias"] = (
+            torch.ones(30, 1024),
+            torch.ones(30),
+        )
+    torch.save(state, tmp_path / "own.pth")
+    seen: list[torch.Tensor] = []
+    whole.get_submodule(layer).register_forward_hook(
+        # A copy: torchvision's DenseNet changes its features in place.
+        lambda module, given, result: seen.append(result.clone())
+    )
+    encoder = load_encoder(ours, tmp_path / "own.pth", precision="float32")
+    tiles = torch.randint(256, (1, side, side, 3), dtype=torch.uint8)
+    mean, std = (
+        torch.tensor(values) for values in (card_of(ours).input.mean, card_of(ours).input.std)
+    )
+    with torch.no_grad():
+        whole(((tiles / 255 - mean) / std).permute(0, 3, 1, 2))
+    assert torch.allclose(encoder(tiles), seen[0].mean((2, 3)), rtol=1e-3, atol=1e-4)
+    assert seen[0].mean() != 0
+
+
 def test_torchvision_is_there_with_or_without_its_compiled_part() -> None:
     assert torchvision() is torchvision()
     assert torchvision().models.resnet18

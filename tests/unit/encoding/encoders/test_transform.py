@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from scmil.encoding import encoders
 from scmil.encoding.encoders import Encoder, card_of
 from scmil.encoding.encoders.builders import build_network, count_parameters
 from scmil.encoding.encoders.load_card import load_card
@@ -19,8 +20,14 @@ FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
-# One card for each way in which tiles go in: resized, cropped after resizing, unchanged.
-CARDS = ["uni2-h", "gigapath", "virchow2", "conch", "midnight-12k", "h-optimus-0", "retccl"]
+# One card for each way in which tiles go in: size, crop, interpolation and colours.
+CARDS = list(
+    {
+        (card.input.resize_px, card.input.crop_px, card.input.interpolation, card.input.mean): name
+        for name, card in encoders._cards.items()
+        if card.builder
+    }.values()
+)
 
 
 def encoder_of(name: str) -> Encoder:

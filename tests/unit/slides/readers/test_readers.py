@@ -148,7 +148,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tiff(tmp_path / "a.ome.tif", [RAMP], subifds=True)
-    for module in ("defusedxml.ElementTree", "tifffile", "openslide"):
+    for module in ("defusedxml.ElementTree", "simplejpeg", "tifffile", "openslide"):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(
             MissingExtraError, match=rf"needs the module '{module}'.*pip install 'scmil\[slides\]'"
