@@ -85,7 +85,8 @@ class MILModel(nn.Module):
         """Loss of the bag and of its auxiliary logits, with the weights that the aggregator
         declares: cross-entropy; with `output="sigmoid"` the binary cross-entropy of the classes.
         The `own_loss` of the aggregator, if it has one, is added. For another task, `label` has the
-        numbers of the target (`Targets.array`), and the loss is that of its objective.
+        numbers of the target (`Targets.array`), and the loss is that of its objective; the terms of
+        `own_loss` that need a class are left out.
 
         >>> model = build_model(8, 2, "dsmil", seed=0)
         >>> model.loss(model(torch.ones(3, 8)), 1).shape
@@ -98,9 +99,9 @@ class MILModel(nn.Module):
             further = torch.stack(prediction.auxiliary)
             expanded = target.expand(len(further), *target.shape)
             loss = loss + auxiliary_weight * self._cross_entropy(further, expanded)
-        own_loss: Callable[[Prediction, Tensor], Tensor] | None
+        own_loss: Callable[[Prediction, Tensor | None], Tensor] | None
         if (own_loss := getattr(self.aggregate, "own_loss", None)) is not None:
-            loss = loss + own_loss(prediction, target)
+            loss = loss + own_loss(prediction, target if self.objective is None else None)
         return loss
 
     def _cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -317,7 +318,9 @@ def _read_objective(output: str | Mapping[str, Any], classes: int) -> Objective 
 
 def _check_own_loss(model: MILModel, name: str) -> None:
     """Raise if the aggregator adds a loss that needs a class, and the task has none."""
-    if model.objective is not None and getattr(model.aggregate, "own_loss", None) is not None:
+    if model.objective is None or getattr(model.aggregate, "own_loss_without_classes", False):
+        return
+    if getattr(model.aggregate, "own_loss", None) is not None:
         raise OptionError(
             f"the aggregator {name!r} has a loss of its own that needs classes, so it cannot be "
             f"trained for the task {model.objective.task!r}. Choose another aggregator."
