@@ -18,7 +18,8 @@ with the widths of its authors:
               attention), Patch-GCN (another convolution, a dense adjacency matrix) and transformers
               (attention pooling instead of a class token) are not the same networks.
 
-The four take turns, so that all see the same load, and ratios are medians over the rounds. Memory
+The four take turns, so that all see the same load, in another order in every round, as a step is
+slower behind one that fills the caches; ratios are medians over the rounds. Memory
 is the peak of one step above what the process held before, each in a process of its own, and with
 `--only-memory` also that of a `prediction` of ours. Sizes with more than `--most` seconds per step
 are measured once. The load of the machine is in the result.
@@ -38,6 +39,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -178,10 +180,10 @@ def measure(name: str, n: int, rounds: int, most: float) -> dict[str, Any]:
     steps = {kind: make_step(kind, name, n) for kind in KINDS}
     there = {kind: step for kind, step in steps.items() if step is not None}
     slowest = max(seconds(step) for step in there.values())  # the first step is not counted
-    rows = [
-        {kind: seconds(step) for kind, step in there.items()}
-        for _ in range(1 if slowest > most else rounds)
-    ]
+    random, rows = Random(0), []
+    for _ in range(1 if slowest > most else rounds):
+        order = random.sample(list(there), len(there))
+        rows.append({kind: seconds(there[kind]) for kind in order})
 
     def ratio(above: str, below: str) -> float | None:
         if above not in there or below not in there:

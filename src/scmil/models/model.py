@@ -65,7 +65,10 @@ class MILModel(nn.Module):
 
     def forward(self, x: Float[Tensor, "n p"], xy: Tensor | None = None) -> Prediction:
         check_bag(x, self.dim)
-        aggregators.check_xy(self.aggregate, xy, len(x))
+        if not aggregators.uses_positions(self.aggregate):
+            prediction: Prediction = self.aggregate(self.refine(self.embed(x)))
+            return prediction
+        aggregators.check_xy(self.aggregate, xy, len(x))  # before the work
         return aggregators.aggregate_bag(self.aggregate, self.refine(self.embed(x)), xy)
 
     def probabilities(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
@@ -135,7 +138,7 @@ def check_bag(x: Tensor, dim: int | None = None) -> None:
     if torch.compiler.is_compiling() or in_transform():
         return  # values are not available while torch traces or maps
     # A single sum is enough if all values are finite.
-    if not torch.isfinite(x.detach().sum()) and not torch.isfinite(x).all():
+    if not math.isfinite(x.detach().sum().item()) and not torch.isfinite(x).all():
         bad = (~torch.isfinite(x)).any(1).nonzero().flatten()
         raise BagError(
             f"{len(bad)} of the bag's {len(x)} instances have NaN or infinite features; "
