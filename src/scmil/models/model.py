@@ -97,11 +97,16 @@ class MILModel(nn.Module):
         """
         target = torch.as_tensor(label, device=prediction.logits.device)
         bag_weight, auxiliary_weight = getattr(self.aggregate, "loss_weights", (1.0, 0.0))
-        loss = bag_weight * self._cross_entropy(prediction.logits, target)
-        if prediction.auxiliary:
-            further = torch.stack(prediction.auxiliary)
-            expanded = target.expand(len(further), *target.shape)
-            loss = loss + auxiliary_weight * self._cross_entropy(further, expanded)
+        rows = prediction.auxiliary
+        if len(rows) == 1 and bag_weight == auxiliary_weight == 0.5:
+            # One mean over both, the same number with half of the operations.
+            both = torch.stack([prediction.logits, *rows])
+            loss = self._cross_entropy(both, target.expand(2, *target.shape))
+        else:
+            loss = bag_weight * self._cross_entropy(prediction.logits, target)
+            if rows:
+                expanded = target.expand(len(rows), *target.shape)
+                loss = loss + auxiliary_weight * self._cross_entropy(torch.stack(rows), expanded)
         own_loss: Callable[[Prediction, Tensor | None], Tensor] | None
         if (own_loss := getattr(self.aggregate, "own_loss", None)) is not None:
             loss = loss + own_loss(prediction, target if self.objective is None else None)
