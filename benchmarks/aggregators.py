@@ -2,7 +2,8 @@
 
     python benchmarks/aggregators.py                                  a reduced set
     python benchmarks/aggregators.py --sizes 100,1000,8000,50000      all sizes of bags
-    python benchmarks/aggregators.py --sizes 50000 --only-memory      memory and first step of ours
+    python benchmarks/aggregators.py --sizes 50000 --only-memory      memory and first step of ours,
+                                                                      in training and prediction
 
 A training step (forward, loss, backward) on one bag of n x 1 024, for every registered aggregator
 with the widths of its authors:
@@ -13,12 +14,15 @@ with the widths of its authors:
               kernels of torch and convolutions are not among them;
 - `torchmil`: the same network of torchmil, the fastest public implementation that installs from
               PyPI, where it has one (`pip install torchmil`; without it the column is empty). Its
-              TransMIL has neither the convolution of the values nor dropout, and its DTFD, with
-              another attention, is not the same network.
+              TransMIL has neither the convolution of the values nor dropout. Its DTFD (another
+              attention), Patch-GCN (another convolution, a dense adjacency matrix) and transformers
+              (attention pooling instead of a class token) are not the same networks.
 
-The four take turns, so that all see the same load, and ratios are medians over the rounds. Memory
-is the peak of one step above what the process held before, each in a process of its own. Sizes with
-more than `--most` seconds per step are measured once. The load of the machine is in the result.
+The four take turns, so that all see the same load, in another order in every round, as a step is
+slower behind one that fills the caches; ratios are medians over the rounds. Memory
+is the peak of one step above what the process held before, each in a process of its own, and with
+`--only-memory` also that of a `prediction` of ours. Sizes with more than `--most` seconds per step
+are measured once. The load of the machine is in the result.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -44,11 +49,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from scmil import build_model
 from scmil.models import aggregators
-from scmil.models.streaming import call_model
+from scmil.models.streaming import call_model, predict_bag
 
 RESULTS = Path(__file__).parent / "results" / "aggregators.json"
 DIM, ATOMS = 1024, 256
 KINDS = ("ours", "with SC", "floor", "torchmil")
+OWN_KINDS = ("ours", "prediction")
 SIZES = (100, 1000)
 # torchmil's CLAM has no dropout, so ours is measured without it too.
 OPTIONS: dict[str, dict[str, Any]] = {"clam-sb": {"dropout": 0.0}}
@@ -73,6 +79,17 @@ def our_step(name: str, n: int, sparse_coding: bool) -> Step:
     def step() -> None:
         model.zero_grad()
         model.loss(call_model(model, x, xy), 1).backward()
+
+    return step
+
+
+def prediction_step(name: str, n: int) -> Step:
+    """The prediction of a bag without sparse coding, as `scmil predict` computes it."""
+    model = build_model(DIM, 2, name, seed=0).eval()
+    x, xy = bag(n)
+
+    def step() -> None:
+        predict_bag(model, x, xy=xy)
 
     return step
 
@@ -147,6 +164,8 @@ def torchmil_step(name: str, n: int) -> Step | None:
 def make_step(kind: str, name: str, n: int) -> Step | None:
     if kind == "torchmil":
         return torchmil_step(name, n)
+    if kind == "prediction":
+        return prediction_step(name, n)
     return floor_step(name, n) if kind == "floor" else our_step(name, n, kind == "with SC")
 
 
@@ -161,10 +180,10 @@ def measure(name: str, n: int, rounds: int, most: float) -> dict[str, Any]:
     steps = {kind: make_step(kind, name, n) for kind in KINDS}
     there = {kind: step for kind, step in steps.items() if step is not None}
     slowest = max(seconds(step) for step in there.values())  # the first step is not counted
-    rows = [
-        {kind: seconds(step) for kind, step in there.items()}
-        for _ in range(1 if slowest > most else rounds)
-    ]
+    random, rows = Random(0), []
+    for _ in range(1 if slowest > most else rounds):
+        order = random.sample(list(there), len(there))
+        rows.append({kind: seconds(there[kind]) for kind in order})
 
     def ratio(above: str, below: str) -> float | None:
         if above not in there or below not in there:
@@ -243,7 +262,7 @@ def main() -> None:
             if not options.only_memory:
                 row |= measure(name, n, options.rounds, options.most)
             if not options.no_memory:
-                kinds = ("ours",) if options.only_memory else ("ours", "with SC", "torchmil")
+                kinds = OWN_KINDS if options.only_memory else ("ours", "with SC", "torchmil")
                 first = measure_memory(name, n, options.threads, kinds)
                 row["MiB"] = {kind: known(size) for kind, (_, size) in first.items()}
                 row["milliseconds of the first step"] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,28 @@ def weight(name: str, shape: tuple[int, ...]) -> Tensor:
     return torch.tensor(0.1 * v + name.endswith("weight"), dtype=torch.float32)
 
 
+class Entries(dict[str, NDArray[Any]]):
+    """The arrays of a file; it remembers which were read."""
+
+    def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
+        super().__init__(arrays)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
 class Golden:
     """One file of golden numbers."""
 
     def __init__(self, name: str) -> None:
         with np.load(GOLDEN / f"{name}.npz", allow_pickle=False) as file:
-            self.arrays = {key: file[key] for key in file.files}
+            self.arrays = Entries({key: file[key] for key in file.files})
         self.name = name
         self.meta: dict[str, Any] = json.loads(str(self.arrays["meta"]))
 
@@ -105,21 +121,28 @@ class Golden:
         return None if array is None else torch.tensor(array)
 
 
+SMALL_OUTPUT = 0.1  # a smaller largest magnitude counts as this
+SMALL_GRADIENT = 0.01  # of the largest gradient of the bag, which is added to the own norm
+
+
 @dataclass
 class Differences:
-    """The largest differences: outputs relative to 1 + the largest magnitude, gradients relative
-    to the largest gradient of the bag.
+    """The largest differences. Outputs: relative to the largest magnitude of the output, at least
+    0.1. Gradients: relative to the norm of the gradient of the tensor plus 0.01 of the largest such
+    norm of the bag, as gradients that are zero in theory are rounding errors of the others.
     """
 
     outputs: float = 0.0
     gradients: float = 0.0
+    unread: set[str] = field(default_factory=set)  # entries of the file that were not compared
 
     def add_output(self, actual: Tensor, expected: Tensor) -> None:
         assert actual.shape == expected.shape, (actual.shape, expected.shape)
-        scale = 1 + expected.abs().max().item()
+        scale = max(expected.abs().max().item(), SMALL_OUTPUT)
         self.outputs = max(self.outputs, (actual - expected).abs().max().item() / scale)
 
-    def add_gradient(self, actual: Tensor, expected: Tensor, largest: float) -> None:
+    def add_gradient(self, actual: Tensor, expected: Tensor, own: float, largest: float) -> None:
         assert actual.shape == expected.shape, (actual.shape, expected.shape)
         difference = (actual.double() - expected.double()).abs().max().item()
-        self.gradients = max(self.gradients, difference / largest)
+        scale = own + SMALL_GRADIENT * largest
+        self.gradients = max(self.gradients, difference / scale)

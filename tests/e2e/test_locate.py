@@ -179,6 +179,49 @@ def test_every_score_and_rule_is_part_of_the_result(home: Path, score: str, kind
     assert page["froc"]["score"] > 0.8
 
 
+def test_scores_are_compared_side_by_side_in_one_report(home: Path) -> None:
+    command = ("locate", home / "model", home / "bags", "--annotations", home / "outlines")
+    scores = ("--score", "evidence", "--score", "attention", "--draws", 50, "--part", "all")
+    done = scmil(*command, *scores)
+    assert done.exit_code == 0, done.output
+    assert "minus evidence" in done.output
+    out = home / "model" / "maps" / "locate"
+    page = json.loads((out / "result.json").read_text())
+    report = (out / "report.html").read_text()
+    [other] = page["compared"]
+    # The numbers are those of each score alone.
+    for score, found in (("evidence", page), ("attention", other)):
+        alone = located(home, out=home / score, rule=Rule(score))
+        for part in ("froc", "tiles", "rule"):
+            assert found[part] == alone[part]
+        for number in (found["froc"]["score"], found["tiles"]["auc"]):
+            assert f"{number:.3f}" in report
+        folder = out if score == "evidence" else out / "attention"
+        files = [path.relative_to(folder) for path in folder.rglob("detections/*.csv")]
+        assert {"slide_00.csv", "slide_15.csv"} <= {path.name for path in files}
+        for path in (home / score).rglob("*.csv"):
+            assert (folder / path.relative_to(home / score)).read_bytes() == path.read_bytes()
+    for name, first, second in (
+        ("froc", page["froc"]["score"], other["froc"]["score"]),
+        ("auc", page["tiles"]["auc"], other["tiles"]["auc"]),
+    ):
+        difference = other["difference"][name]
+        assert difference["value"] == pytest.approx(second - first, abs=1e-6)
+        low, high = difference["interval"]
+        assert low <= difference["value"] + 1e-6
+        assert high >= difference["value"] - 1e-6
+    assert "FROC of 2 scores" in (out / "froc.svg").read_text()
+    # Only the files of the scores that were asked for remain.
+    located(home, rule=Rule("evidence"))
+    assert not (out / "attention" / "froc.csv").exists()
+
+
+def test_equal_scores_have_no_difference_in_any_resample(home: Path) -> None:
+    page = located(home, rule=[Rule("probability"), Rule("probability:tumour")])
+    for difference in page["compared"][0]["difference"].values():
+        assert difference == {"value": 0.0, "interval": [0.0, 0.0]}
+
+
 def test_the_same_seed_gives_the_same_file(home: Path) -> None:
     out = home / "model" / "maps" / "locate" / "result.json"
     pages = []
@@ -292,6 +335,8 @@ def test_invalid_options_are_rejected_before_any_work(home: Path) -> None:
         OptionError, match="score 'atom:3' is not available: the model has no sparse coding"
     ):
         locate(home / "model", bags, home / "outlines", rule=Rule("atom:3"))
+    with pytest.raises(OptionError, match="score 'ratio' is given twice"):
+        locate(home / "model", bags, home / "outlines", rule=[Rule("ratio"), Rule("ratio")])
     shutil.rmtree(home / "model" / "maps")
     train = json.loads((home / "model" / "study.json").read_text())["split"]["train"]
     with pytest.raises(

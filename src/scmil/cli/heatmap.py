@@ -54,8 +54,9 @@ def heatmap(
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Model folder of another fold or seed. May be repeated. The standard deviation of "
-            "the score over all models is drawn as a further panel, and with --tiff as a further "
+            help="Model folder of another fold or seed, or a folder of such folders, as MODEL/"
+            "ensemble of scmil train --keep-folds. May be repeated. The standard deviation of the "
+            "score over all models is drawn as a further panel, and with --tiff as a further "
             "overlay."
         ),
     ] = None,
@@ -100,6 +101,7 @@ def heatmap(
     """
     from scmil.studies import open_bags_to_predict
     from scmil.viz.heatmaps import draw_heatmaps
+    from scmil.viz.model_folders import find_models
 
     opened = _select_bags(open_bags_to_predict([bags], key=key, format_name=format_name), only)
     if same_scale and score == "attention":
@@ -110,7 +112,7 @@ def heatmap(
         )
     with progress_bars(as_json) as bars:
         drawn = draw_heatmaps(
-            [model, *(also or [])],
+            [model, *(each for folder in also or [] for each in find_models(folder))],
             opened,
             out,
             score=score,

@@ -55,15 +55,17 @@ def locate_(
     ] = None,
     missing: Missing = None,
     score: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
-            help="Score of a tile: probability (of a bag that contains only this tile), "
+            help="Score of a tile, may be repeated to compare scores: probability (of a bag that "
+            "contains only this tile), "
             "probability:CLASS, evidence (contribution of the tile to the logit), evidence:CLASS, "
-            "ratio (attention x number of tiles), weighted (ratio x probability "
+            "attention, ratio (attention x number of tiles), weighted (ratio x probability "
             "of the slide); with sparse coding also lambda (sparsity parameter), sparsity "
-            "(fraction of zero codes) or atom:K (code of atom K)."
+            "(fraction of zero codes) or atom:K (code of atom K).",
+            show_default="probability",
         ),
-    ] = "probability",
+    ] = None,
     rule: Annotated[
         str,
         typer.Option(
@@ -148,7 +150,7 @@ def locate_(
 
     Reports the FROC curve of CAMELYON16 for lesions, and AUC, average precision and Dice for
     tiles. A slide without an annotation counts as normal if its label is the first class, and is
-    skipped otherwise.
+    skipped otherwise. With several scores, they are side by side in report.html.
     """
     from scmil import studies as study
     from scmil.bags.datasets import words_of
@@ -162,7 +164,9 @@ def locate_(
             opened,
             annotations,
             out,
-            rule=Rule(score, rule, radius_um, smooth_um, least),
+            rule=[
+                Rule(name, rule, radius_um, smooth_um, least) for name in score or ["probability"]
+            ],
             labels=labels,
             missing=words_of(missing),
             group=group,
@@ -195,17 +199,56 @@ def _print_result(located: Any) -> None:
     from scmil.viz.lesions import describe_rule
 
     console, page = Console(), located.page
-    if page["froc"]:
-        _print_froc(console, page)
-    _print_tiles(console, page)
+    if page["compared"]:
+        _print_comparison(console, page)
+    else:
+        if page["froc"]:
+            _print_froc(console, page)
+        _print_tiles(console, page)
     which = (
         "that were not used in training"
         if page["part"] == "unseen"
         else f"of the split {page['part']!r}"
     )
-    console.print(shown(f"{describe_rule(page)}\n{page['slides']} slides {which}; {located.out}"))
+    console.print(
+        shown(f"{describe_rule(page)}\n{page['slides']} slides {which}; {located.out}/report.html")
+    )
     for warning in page["warnings"]:
         console.print(f"[bold yellow]warning:[/] {shown(warning)}")
+
+
+def _print_comparison(console: Any, page: dict[str, Any]) -> None:
+    """Print FROC score and AUC of tiles of every score, and the differences from the first."""
+    from rich.table import Table
+
+    first = page["rule"]["score"]
+    columns = ("Score", "FROC score", f"minus {first}", "AUC of tiles", f"minus {first}")
+    table = Table(*map(shown, columns), box=None, header_style="bold")
+    for found in [page, *page["compared"]]:
+        froc, tiles = found["froc"] or {"score": None, "interval": (None, None)}, found["tiles"]
+        difference = found.get("difference", {})
+        table.add_row(
+            shown(found["rule"]["score"]),
+            _two_lines(froc["score"], froc["interval"]),
+            _changed(difference.get("froc")),
+            _two_lines(tiles["auc"], tiles["auc_interval"]),
+            _changed(difference.get("auc")),
+        )
+    console.print(table)
+    console.print("in brackets: 95 % intervals; the same resamples for both scores\n")
+
+
+def _two_lines(value: float | None, interval: list[float | None]) -> str:
+    return f"{three_decimals(value)}\n({_format_interval(interval)})"
+
+
+def _changed(found: dict[str, Any] | None) -> str:
+    """A difference and its interval, with signs."""
+    from scmil.report.html.markup import change
+
+    if found is None:
+        return ""
+    return f"{change(found['value'])}\n({' to '.join(map(change, found['interval']))})"
 
 
 def _print_froc(console: Any, page: dict[str, Any]) -> None:

@@ -34,8 +34,8 @@ def view(
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Model folder of another fold or seed. May be repeated. The spread of every score "
-            "over the first model and these is a further layer."
+            help="Model folder of another fold or seed, or a folder of such folders. May be "
+            "repeated. The spread of every score over the first model and these is a further layer."
         ),
     ] = None,
     annotations: Annotations = None,
@@ -58,17 +58,19 @@ def view(
     The server accepts connections from this computer only, at an address that contains a secret
     token, and reads only the folders given. Stop it with Ctrl+C.
     """
+    from scmil.viz.model_folders import find_models
     from scmil.viz.viewer import Library, serve
 
     models = _find_models(model, other)
+    others = [each for folder in also or [] for each in find_models(folder)]
     scored = None
     if bags is not None:
         scored = {
             bag_id
-            for folder in (*models, *(also or []))
+            for folder in (*models, *others)
             for bag_id in _score_bags(folder, bags, labels, device)
         }
-    library = Library(models, slides, annotations, scored, also or [])
+    library = Library(models, slides, annotations, scored, others)
     if library.left_out:
         names = ", ".join(path.name for path in library.left_out[:3])
         say(
@@ -82,7 +84,7 @@ def view(
 def _find_models(model: Path, other: Path | None) -> list[Path]:
     """Return the folders of the one or two models to show."""
     from scmil.errors import OptionError
-    from scmil.viz.viewer.library import find_models
+    from scmil.viz.model_folders import find_models
 
     folders = find_models(model) + (find_models(other) if other else [])
     if len(folders) > 2:

@@ -149,6 +149,7 @@ def draw_pictures(
     if not task.is_class:
         tested = read_page(models["plain"] / "study.json")["split"]["test"]
         return draw_task_pictures(task, out, run, open_bags(bags).subset(tested), models)
+    from scmil.stats.localisation import Rule
     from scmil.viz.atlas import make_atlas
     from scmil.viz.heatmaps import draw_heatmaps
     from scmil.viz.lesions import locate
@@ -159,7 +160,8 @@ def draw_pictures(
     localisation = {}
     for name, model in models.items():
         draw_heatmaps(model, test_bags, slides=slides)
-        localisation[name] = locate(model, all_bags, slides).page
+        rules = [Rule(score) for score in LOCATED]
+        localisation[name] = locate(model, all_bags, slides, rule=rules).page
     pca = draw_pca(list(models.values()), all_bags, out / "pca.png", annotations=slides, seed=seed)
     atlas = make_atlas(
         models["sparse_coding"], all_bags, slides=slides, tiles=ATLAS_TILES, seed=seed
@@ -175,6 +177,7 @@ def draw_pictures(
 
 Row = dict[str, Any]
 SHOWN, ATLAS_ROWS, ATLAS_TILES = 2, 3, 8
+LOCATED = ("evidence", "attention", "probability")  # scores that are compared
 NAMES = {"plain": "without sparse coding", "sparse_coding": "with sparse coding"}
 
 
@@ -201,30 +204,29 @@ def _heatmap_rows(
     ]
     rows[0]["heading"] = "Heatmaps"
     scores = "; ".join(
-        f"{NAMES[name]} {_describe_localisation(page)}" for name, page in localisation.items()
+        f"{NAMES[name]}, {_describe_localisation(page)}" for name, page in localisation.items()
     )
     rows[0]["words"] = (
         "Test slides, which were not used in training. The colour is the rank of the attention "
         "within the slide; the annotated tumour is outlined in red. Localisation of tumour tiles "
-        f"on the test slides: {scores}."
+        f"on the test slides, by tile score: {scores}."
     )
     return rows
 
 
 def _describe_localisation(page: Row) -> str:
-    """Return FROC score and AUC of tiles as text."""
-    froc = page["froc"]["score"] if page.get("froc") else None
-    auc = page["tiles"]["auc"] if page.get("tiles") else None
+    """Return FROC score and AUC of tiles of every score as text."""
+    return ", ".join(_describe_score(found) for found in [page, *page["compared"]])
+
+
+def _describe_score(found: Row) -> str:
+    froc = found["froc"]["score"] if found["froc"] else None
     parts = [
-        f"{name} {_value_of(value):.2f}"
-        for name, value in (("FROC score", froc), ("AUC of tiles", auc))
+        f"{name} {value:.2f}"
+        for name, value in (("FROC score", froc), ("AUC of tiles", found["tiles"]["auc"]))
         if value is not None
     ]
-    return ", ".join(parts) or "not measured"
-
-
-def _value_of(number: Any) -> float:
-    return float(number["value"] if isinstance(number, dict) else number)
+    return f"{found['rule']['score']} ({', '.join(parts) or 'not measured'})"
 
 
 def _pca_row(picture: Path, folder: Path) -> Row:

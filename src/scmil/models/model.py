@@ -65,7 +65,10 @@ class MILModel(nn.Module):
 
     def forward(self, x: Float[Tensor, "n p"], xy: Tensor | None = None) -> Prediction:
         check_bag(x, self.dim)
-        aggregators.check_xy(self.aggregate, xy, len(x))
+        if not aggregators.uses_positions(self.aggregate):
+            prediction: Prediction = self.aggregate(self.refine(self.embed(x)))
+            return prediction
+        aggregators.check_xy(self.aggregate, xy, len(x))  # before the work
         return aggregators.aggregate_bag(self.aggregate, self.refine(self.embed(x)), xy)
 
     def probabilities(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
@@ -85,7 +88,8 @@ class MILModel(nn.Module):
         """Loss of the bag and of its auxiliary logits, with the weights that the aggregator
         declares: cross-entropy; with `output="sigmoid"` the binary cross-entropy of the classes.
         The `own_loss` of the aggregator, if it has one, is added. For another task, `label` has the
-        numbers of the target (`Targets.array`), and the loss is that of its objective.
+        numbers of the target (`Targets.array`), and the loss is that of its objective; the terms of
+        `own_loss` that need a class are left out.
 
         >>> model = build_model(8, 2, "dsmil", seed=0)
         >>> model.loss(model(torch.ones(3, 8)), 1).shape
@@ -93,14 +97,19 @@ class MILModel(nn.Module):
         """
         target = torch.as_tensor(label, device=prediction.logits.device)
         bag_weight, auxiliary_weight = getattr(self.aggregate, "loss_weights", (1.0, 0.0))
-        loss = bag_weight * self._cross_entropy(prediction.logits, target)
-        if prediction.auxiliary:
-            further = torch.stack(prediction.auxiliary)
-            expanded = target.expand(len(further), *target.shape)
-            loss = loss + auxiliary_weight * self._cross_entropy(further, expanded)
-        own_loss: Callable[[Prediction, Tensor], Tensor] | None
+        rows = prediction.auxiliary
+        if len(rows) == 1 and bag_weight == auxiliary_weight == 0.5:
+            # One mean over both, the same number with half of the operations.
+            both = torch.stack([prediction.logits, *rows])
+            loss = self._cross_entropy(both, target.expand(2, *target.shape))
+        else:
+            loss = bag_weight * self._cross_entropy(prediction.logits, target)
+            if rows:
+                expanded = target.expand(len(rows), *target.shape)
+                loss = loss + auxiliary_weight * self._cross_entropy(torch.stack(rows), expanded)
+        own_loss: Callable[[Prediction, Tensor | None], Tensor] | None
         if (own_loss := getattr(self.aggregate, "own_loss", None)) is not None:
-            loss = loss + own_loss(prediction, target)
+            loss = loss + own_loss(prediction, target if self.objective is None else None)
         return loss
 
     def _cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -134,7 +143,7 @@ def check_bag(x: Tensor, dim: int | None = None) -> None:
     if torch.compiler.is_compiling() or in_transform():
         return  # values are not available while torch traces or maps
     # A single sum is enough if all values are finite.
-    if not torch.isfinite(x.detach().sum()) and not torch.isfinite(x).all():
+    if not math.isfinite(x.detach().sum().item()) and not torch.isfinite(x).all():
         bad = (~torch.isfinite(x)).any(1).nonzero().flatten()
         raise BagError(
             f"{len(bad)} of the bag's {len(x)} instances have NaN or infinite features; "
@@ -317,7 +326,9 @@ def _read_objective(output: str | Mapping[str, Any], classes: int) -> Objective 
 
 def _check_own_loss(model: MILModel, name: str) -> None:
     """Raise if the aggregator adds a loss that needs a class, and the task has none."""
-    if model.objective is not None and getattr(model.aggregate, "own_loss", None) is not None:
+    if model.objective is None or getattr(model.aggregate, "own_loss_without_classes", False):
+        return
+    if getattr(model.aggregate, "own_loss", None) is not None:
         raise OptionError(
             f"the aggregator {name!r} has a loss of its own that needs classes, so it cannot be "
             f"trained for the task {model.objective.task!r}. Choose another aggregator."

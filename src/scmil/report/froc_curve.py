@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,32 +15,33 @@ from scmil.report.html.plots import Axis
 WIDTH, HEIGHT = 640, 430
 LEFT, RIGHT, TOP, BOTTOM = 64, 616, 86, 360
 FEWEST, MOST = 1 / 8, 8.0  # false positives per slide, on a logarithmic axis
-# Blue that colour-blind readers can distinguish from grey.
-CURVE, BAND, INK, FAINT = "#0072b2", "#cfe3f1", "#222", "#d8d8d8"
+# Colours of Okabe and Ito, which colour-blind readers can distinguish.
+CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222")
+BAND, INK, FAINT = "#cfe3f1", "#222", "#d8d8d8"
 NAMES = {0.125: "1/8", 0.25: "1/4", 0.5: "1/2"}
 FONT = "system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
 
 
-def froc_picture(
-    false_positives: NDArray[np.float64],
-    sensitivity: NDArray[np.float64],
-    points: Sequence[Mapping[str, Any]],
-    title: str,
-    words: Sequence[str] = (),
-) -> str:
-    """A stand-alone SVG of the curve, with the six points of the score and their intervals.
+class FrocLine(NamedTuple):
+    """A curve: false positives per slide, sensitivity, the six points of the score, its name."""
+
+    false_positives: NDArray[np.float64]
+    sensitivity: NDArray[np.float64]
+    points: Sequence[Mapping[str, Any]]
+    name: str = ""
+
+
+def froc_picture(lines: Sequence[FrocLine], title: str, words: Sequence[str] = ()) -> str:
+    """A stand-alone SVG of one curve with the six points of the score and their intervals, or of
+    several curves with a legend.
 
     >>> point = {"false_positives": 1.0, "sensitivity": 0.5, "interval": [0.25, 0.75]}
-    >>> picture = froc_picture(np.array([0.0, 2.0]), np.array([0.0, 1.0]), [point], "FROC 0.5")
+    >>> line = FrocLine(np.array([0.0, 2.0]), np.array([0.0, 1.0]), [point])
+    >>> picture = froc_picture([line], "FROC 0.5")
     >>> picture.startswith("<svg"), "0.50" in picture
     (True, True)
     """
     across, up = Axis(math.log2(FEWEST), math.log2(MOST), LEFT, RIGHT), Axis(0, 1, BOTTOM, TOP)
-    at = np.geomspace(FEWEST, MOST, 300)
-    line = [
-        (across.at(math.log2(x)), up.at(y))
-        for x, y in zip(at, np.interp(at, false_positives, sensitivity))
-    ]
     heading = [
         element("text", title, x=LEFT, y=30, font_size=19, font_weight=600, fill=INK),
         *(
@@ -48,20 +49,15 @@ def froc_picture(
             for i, word in enumerate(words)
         ),
     ]
+    alone = len(lines) == 1
     drawing = join(
         element("rect", width=WIDTH, height=HEIGHT, fill="white"),
         *heading,
         _axes(across, up),
-        _band(across, up, points),
-        element(
-            "path",
-            d=_svg_path(line),
-            fill="none",
-            stroke=CURVE,
-            stroke_width=2.5,
-            stroke_linejoin="round",
-        ),
-        *(_draw_point(across, up, point) for point in points),
+        _band(across, up, lines[0].points) if alone else None,
+        *(_curve(across, up, line, CURVES[i % len(CURVES)]) for i, line in enumerate(lines)),
+        *([_draw_point(across, up, point) for point in lines[0].points] if alone else []),
+        None if alone else _legend([line.name for line in lines]),
     )
     options = {
         "viewBox": f"0 0 {WIDTH} {HEIGHT}",
@@ -71,6 +67,46 @@ def froc_picture(
     }
     size = {"width": WIDTH, "height": HEIGHT, "xmlns": "http://www.w3.org/2000/svg"}
     return str(element("svg", drawing, **size, **options))
+
+
+def _curve(across: Axis, up: Axis, line: FrocLine, colour: str) -> Markup:
+    at = np.geomspace(FEWEST, MOST, 300)
+    points = [
+        (across.at(math.log2(x)), up.at(y))
+        for x, y in zip(at, np.interp(at, line.false_positives, line.sensitivity))
+    ]
+    return element(
+        "path",
+        d=_svg_path(points),
+        fill="none",
+        stroke=colour,
+        stroke_width=2.5,
+        stroke_linejoin="round",
+    )
+
+
+def _legend(names: Sequence[str]) -> Markup:
+    """The colour of each curve, in the lower right corner; the first curve is on top."""
+    parts = []
+    for i, name in enumerate(names):
+        y = BOTTOM - 14 - 19 * (len(names) - 1 - i)
+        colour = CURVES[i % len(CURVES)]
+        parts += [
+            element("line", x1=RIGHT - 24, x2=RIGHT, y1=y, y2=y, stroke=colour, stroke_width=2.5),
+            element(
+                "text",
+                name,
+                x=RIGHT - 31,
+                y=y + 4.5,
+                font_size=13,
+                text_anchor="end",
+                fill=INK,
+                stroke="white",
+                stroke_width=3,
+                paint_order="stroke",
+            ),
+        ]
+    return join(*parts)
 
 
 def _axes(across: Axis, up: Axis) -> Markup:
@@ -142,7 +178,7 @@ def _draw_point(across: Axis, up: Axis, point: Mapping[str, Any]) -> Markup:
             cy=f"{y:.1f}",
             r=4.5,
             fill="white",
-            stroke=CURVE,
+            stroke=CURVES[0],
             stroke_width=2.5,
         ),
         element(

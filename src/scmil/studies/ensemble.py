@@ -21,7 +21,7 @@ from scmil.core.limits import bounded
 from scmil.core.shapes import Numbers
 from scmil.core.tables import write_json
 from scmil.errors import DataError, ModelFileError, OptionError
-from scmil.studies.model_folder import Page, check_scaling, read_page
+from scmil.studies.model_folder import Page, check_scaling, check_study, read_page
 from scmil.studies.temperature import tempered
 
 if TYPE_CHECKING:
@@ -180,6 +180,40 @@ def predictor_of(folder: str | Path, model: MILModel, study: Page) -> Predictor:
             f"{str(error).rstrip('.')}). Copy the folder again, or train the model again."
         ) from None
     return Predictor({**study, "threshold": threshold}, members)
+
+
+def load_fold_model(folder: str | Path, model: MILModel, study: Page) -> tuple[MILModel, Page]:
+    """Read one model of an ensemble as a model of its own, for its tile scores.
+
+    Args:
+        folder: The folder of the fold, `ensemble/fold_1` in the model folder.
+        model: The model of the model folder.
+        study: The content of its `study.json`.
+
+    Returns:
+        The model of the fold, and `study.json` with the threshold, the scaling and the split of the
+        fold.
+
+    Raises:
+        ModelFileError: The folder is not a model of the ensemble, or is damaged.
+    """
+    path = Path(folder).resolve()
+    hashes = (study.get("ensemble") or {}).get("sha256", [])
+    names = {f"fold_{number + 1}": digest for number, digest in enumerate(hashes)}
+    try:
+        own, scaling = _load_member(path, model, names[path.name])
+        page = read_page(path / FOLD)
+        part = {"threshold": page["threshold"], "scaling": scaling, "split": page["split"]}
+        rest = {key: value for key, value in study.items() if key != "ensemble"}
+        classes = int(own.spec["classes"]) if own.spec else 0
+        check_study(path / FOLD, {**rest, **part}, classes, own.dim)
+    except (KeyError, TypeError, AttributeError, DataError) as error:
+        raise ModelFileError(
+            f"{folder}: not a model of the ensemble of {path.parent.parent.name} "
+            f"({type(error).__name__}: {str(error).rstrip('.')}). Copy the model folder again, or "
+            "train the model again."
+        ) from None
+    return own, {**rest, **part}
 
 
 def _load_member(path: Path, model: MILModel, expected: str) -> tuple[MILModel, Page | None]:

@@ -21,7 +21,7 @@ from scmil.core.tables import records_csv
 from scmil.errors import BagError, DataError, ModelFileError, OptionError, ShapeError, WeightsError
 from scmil.stats.metrics import decide
 from scmil.studies.config import TABLES
-from scmil.studies.ensemble import predictor_of
+from scmil.studies.ensemble import FOLD, load_fold_model, predictor_of
 from scmil.studies.model_folder import (
     FORMAT,
     STUDY,
@@ -57,10 +57,12 @@ def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
     """Read a model folder written by `train`.
 
     Args:
-        folder: The model folder.
+        folder: The model folder, or the folder of a model of its cross-validation,
+            `ensemble/fold_1`.
 
     Returns:
-        The model, and the content of `study.json`.
+        The model, and the content of `study.json`; with the threshold, the scaling and the split of
+        the fold for a model of a cross-validation.
 
     Raises:
         ModelFileError: The folder has no finished model, or a file in it is invalid.
@@ -68,6 +70,8 @@ def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
     from scmil.models.files import load_model
 
     path = Path(folder) / STUDY
+    if not path.is_file() and (Path(folder) / FOLD).is_file():
+        return load_fold_model(folder, *load_trained_model(Path(folder).parent.parent))
     if not path.is_file():
         raise ModelFileError(
             f"{path} does not exist: {folder} is not a model folder of `scmil train`, or its "

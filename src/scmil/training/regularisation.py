@@ -222,7 +222,9 @@ class RegularisedStep:
                     f"regularisation.attention_entropy = {weight}: the attention of {name} has no "
                     "gradient, so its entropy cannot be trained. Leave attention_entropy out."
                 )
-            loss = loss + weight * torch.special.entr(attention).sum().neg()
+            # The gradient of a log a is infinite at 0, which is the weight of a masked tile.
+            positive = attention.clamp(min=torch.finfo(attention.dtype).tiny)
+            loss = loss + weight * torch.special.entr(positive).sum().neg()
         if taught is not None and self.options.teacher_weight:
             wanted = self.model.probabilities(taught.logits)
             own = prediction.logits

@@ -14,6 +14,7 @@ from target_folder import DATA, write_target_folder
 from scmil.bags.bag import BagSet
 from scmil.bags.splits import Split
 from scmil.errors import ConfigError
+from scmil.models.aggregators.clam import CLAM
 from scmil.studies.data import inferred_columns
 from scmil.studies.from_settings import build_for_split
 from scmil.studies.plan import Plan, make_plan
@@ -220,7 +221,10 @@ def test_what_does_not_fit_the_task_is_rejected_before_training(
         plan_of(home, task, **changes)
 
 
-def test_an_aggregator_with_a_loss_for_classes_is_rejected_before_training(home: Path) -> None:
+def test_an_aggregator_with_a_loss_for_classes_is_rejected_before_training(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CLAM, "own_loss_without_classes", False)
     arms = [{"name": "clam", "model": {"aggregator": "clam-sb"}}]
     with pytest.raises(ConfigError, match=r"\[model\] .*clam-sb.*'survival'"):
         plan_of(home, "survival", arms=arms)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from scmil import Bag, MILModel, Recipe, build_model, fit, fit_folds, plug_into
 from scmil.bags.splits import Split
 from scmil.errors import OptionError
+from scmil.models import aggregators
 from scmil.models.aggregators import Prediction
 from scmil.models.streaming import forward_bag, predict_bag
 from scmil.training.recipes import recipe
@@ -140,19 +141,48 @@ def test_folds_train_as_single_models(option: str) -> None:
         assert all(torch.equal(weights(folds[fold])[k], v) for k, v in weights(single).items())
 
 
-@pytest.mark.parametrize("name", ["dsmil", "clam-mb", "acmil", "dtfd-maxmin", "patch-gcn"])
-def test_other_aggregators_train_with_everything_together(name: str) -> None:
+# Aggregators whose attention is a share that is computed without a gradient.
+WITHOUT_ENTROPY = [
+    *("mean", "max", "mi-net-instance", "mi-net", "mi-net-ds", "mi-net-rc", "gnn-mil"),
+    *("nlmil", "anlmil", "transmil", "transformer", "s4mil"),
+]
+WITH_STATE = ["attrimil", "dgr-mil"]  # of the bags of each class: no mixup
+
+
+@pytest.mark.parametrize("name", aggregators.names())
+def test_every_aggregator_trains_with_everything_together(name: str) -> None:
     together = Regularisation(
         tile_sample=6,
         tile_dropout=0.2,
         feature_noise=0.1,
-        mixup=1.0,
+        mixup=0.0 if name in WITH_STATE else 1.0,
+        attention_entropy=0.0 if name in WITHOUT_ENTROPY else 0.1,
         mask_top=3,
         teacher_mask=0.2,
     )
-    model = build(name=name)
+    aggregator = {"name": name, **({"width": 32} if name == "dgr-mil" else {})}
+    model = build_model(6, 2, aggregator, embed=[16], seed=0)
     losses = fit(model, some_bags(), recipe=replace(SHORT, regularisation=together)).train_loss
     assert np.isfinite(losses).all()
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+@pytest.mark.parametrize("name", WITHOUT_ENTROPY)
+def test_the_entropy_of_a_share_without_gradient_is_rejected(name: str) -> None:
+    chosen = replace(SHORT, regularisation=Regularisation(attention_entropy=0.1))
+    model = build_model(6, 2, name, embed=[16], seed=0)
+    with pytest.raises(OptionError, match="has no gradient, so its entropy cannot be trained"):
+        fit(model, some_bags(), recipe=chosen)
+
+
+def test_tiles_without_attention_have_a_finite_gradient_of_the_entropy() -> None:
+    """ACMIL masks tiles in training: their attention is exactly 0."""
+    masking = {"name": "acmil", "branches": 1, "mask_ratio": 1.0, "masked": 4}
+    model = build_model(6, 2, masking, seed=0)
+    chosen = replace(SHORT, regularisation=Regularisation(attention_entropy=0.1))
+    assert (model.train()(some_bags()[0].features).attention == 0).any()
+    fit(model, some_bags(), recipe=chosen)
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
 
 
 # --------------------------------------------------------------------------------------- one by one

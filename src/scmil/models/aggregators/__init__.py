@@ -17,7 +17,9 @@ An aggregator is any `nn.Module` that
   the corners of the tiles in level-0 pixels, as in `Bag.xy`; a bag without them is rejected;
 - may have a loss of its own beside the loss of the bag: `own_loss(prediction, label)` returns a
   scalar, which `MILModel.loss` adds. The tensors that it needs are in `Prediction.extras`. `label`
-  is a tensor () with the number of the class;
+  is a tensor () with the number of the class. For a task without classes the aggregator is
+  rejected, unless it declares `own_loss_without_classes = True`: `label` is then None, and the
+  terms that need a class are left out;
 - may declare `stackable = False` if `torch.func` cannot map it over folds, for example because
   `own_loss` changes buffers (queues, running means). Its folds are trained one after the other.
   State that changes during training belongs in buffers, so that checkpoints contain it;

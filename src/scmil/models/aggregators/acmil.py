@@ -37,6 +37,7 @@ class ACMIL(nn.Module):
     """
 
     permutation_invariant = True
+    own_loss_without_classes = True
     evidence_by_rows = True
     embedding = Embedding(widths=(512,), bias=False)
 
@@ -102,8 +103,8 @@ class ACMIL(nn.Module):
         chosen = torch.rand(k, scores.shape[1], device=scores.device).argsort(0)[:count]
         return scores.scatter(0, highest.gather(0, chosen), MASKED)
 
-    def own_loss(self, prediction: Prediction, label: Tensor) -> Tensor:
-        """The mean cosine between the attentions of two branches."""
+    def own_loss(self, prediction: Prediction, label: Tensor | None) -> Tensor:
+        """The mean cosine between the attentions of two branches; it needs no class."""
         if not prediction.extras:
             return prediction.logits.new_zeros(())
         unit = F.normalize(prediction.extras[0], dim=0)

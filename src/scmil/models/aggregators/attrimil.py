@@ -42,6 +42,7 @@ class AttriMIL(nn.Module):
     """
 
     permutation_invariant = True
+    own_loss_without_classes = True
     embedding = Embedding()
     uses_positions = True
     stackable = False
@@ -91,9 +92,13 @@ class AttriMIL(nn.Module):
         weights = torch.softmax(scores, 0).detach()
         return Evidence(weights * (values - bias), self.bias + bias, linear=False)
 
-    def own_loss(self, prediction: Prediction, label: Tensor) -> Tensor:
-        """The weighted spatial and rank losses; in training the queues take the top instances."""
+    def own_loss(self, prediction: Prediction, label: Tensor | None) -> Tensor:
+        """The weighted spatial and rank losses; in training the queues take the top instances.
+        Without classes there is no rank loss.
+        """
         spatial, top, rows = prediction.extras
+        if label is None:
+            return self.spatial_weight * spatial
         losses = [self._rank(c, c == int(label), top[c], rows[c]) for c in range(len(top))]
         return self.spatial_weight * spatial + self.rank_weight * torch.stack(losses).mean()
 

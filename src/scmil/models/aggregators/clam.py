@@ -28,7 +28,8 @@ class CLAM(nn.Module):
 
     The dropout after the authors' embedding is applied to the refined embeddings; that within the
     attention is 0.25 whenever `dropout` is not 0. In a bag of fewer than `k` instances, where the
-    authors' code fails, both ends have half of the instances; a bag of one has no instance loss.
+    authors' code fails, both ends have half of the instances; a bag of one has no instance loss,
+    and neither has a task without classes.
     Attention of MB: the mean over the classes. Memory is linear in the instances: for each, its
     embedding, two hidden rows and the scores; 50 000 instances of 1 024 features take up to 140 MiB
     in prediction and 0.9 GiB in a training step.
@@ -47,6 +48,7 @@ class CLAM(nn.Module):
     """
 
     permutation_invariant = True
+    own_loss_without_classes = True
     embedding = Embedding(widths=(512,))
 
     def __init__(
@@ -132,11 +134,11 @@ class CLAM(nn.Module):
         scores = scores.detach()
         return torch.cat([scores.topk(k, 0).indices, (-scores).topk(k, 0).indices])
 
-    def own_loss(self, prediction: Prediction, label: Tensor) -> Tensor:
-        """The weighted instance loss."""
+    def own_loss(self, prediction: Prediction, label: Tensor | None) -> Tensor:
+        """The weighted instance loss; none without classes."""
         logits = prediction.extras[0]  # (classes, 2 k, 2), highest attention first
         classes, k = logits.shape[0], logits.shape[1] // 2
-        if not k:
+        if not k or label is None:
             return prediction.logits.new_zeros(())
         is_high = (torch.arange(2 * k, device=logits.device) < k).long().expand(classes, -1)
         losses = self._losses(logits, is_high).mean(1)

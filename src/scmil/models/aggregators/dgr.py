@@ -47,6 +47,7 @@ class DGRMIL(nn.Module):
     """
 
     permutation_invariant = False
+    own_loss_without_classes = True
     embedding = Embedding()
     stackable = False
 
@@ -130,10 +131,12 @@ class DGRMIL(nn.Module):
         encoded: Tensor = layers[2](x + layers[1](layers[0](x)))
         return encoded
 
-    def own_loss(self, prediction: Prediction, label: Tensor) -> Tensor:
-        """The weighted diversity and triplet losses; in training the centre of the bag moves."""
+    def own_loss(self, prediction: Prediction, label: Tensor | None) -> Tensor:
+        """The weighted diversity and triplet losses; in training the centre of the bag moves.
+        Without classes there is no triplet loss.
+        """
         mean, vectors = prediction.extras
-        if self.training:
+        if self.training and label is not None:
             with torch.no_grad():
                 centre = self.centres[int(label > 0)]
                 centre.copy_(MOMENTUM * centre + (1 - MOMENTUM) * mean)
@@ -144,7 +147,8 @@ class DGRMIL(nn.Module):
             unit = F.normalize(vectors.double(), dim=1)
             eye = torch.eye(len(unit), dtype=unit.dtype, device=unit.device)
             diversity = -torch.linalg.slogdet(unit @ unit.T + 1e-10 * eye).logabsdet
-            normal, positive = (unit @ F.normalize(self.centres.double(), dim=1).T).unbind(1)
-            triplet = torch.relu(normal - positive + 1).mean()
-            loss = self.own_weights[0] * diversity + self.own_weights[1] * triplet
+            loss = self.own_weights[0] * diversity
+            if label is not None:
+                normal, positive = (unit @ F.normalize(self.centres.double(), dim=1).T).unbind(1)
+                loss = loss + self.own_weights[1] * torch.relu(normal - positive + 1).mean()
         return loss.to(prediction.logits.dtype)

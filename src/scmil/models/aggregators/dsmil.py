@@ -90,26 +90,28 @@ class DSMIL(nn.Module):
         critical = self._critical(h)
         A = self._stream_weights(h, critical)
         classifier = self.instance_classifier
-        best = (critical * classifier.weight).sum(1) + classifier.bias  # (streams,)
+        # Its score alone has a gradient, so it is computed again from its embedding: with the
+        # scores of all instances, the backward pass would read the whole bag once more.
+        rows = h.index_select(0, critical)
+        best = (rows * classifier.weight).sum(1) + classifier.bias  # (streams,)
         return self.conclude(A.T @ self.values(h), A.mean(1), best)
 
-    def _critical(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "streams d"]:
-        """The critical instance of each stream.
-
-        Its score alone has a gradient, so it is computed again from its embedding: with the scores
-        of all instances, the backward pass would read the whole bag once more.
-        """
+    def _critical(self, h: Float[Tensor, "n d"]) -> Tensor:
+        """The position of the critical instance of each stream."""
         classifier = self.instance_classifier
         scores = F.linear(h.detach(), classifier.weight.detach(), classifier.bias.detach())
-        return h[scores.argmax(0)]
+        return scores.argmax(0)
 
     def _stream_weights(
-        self, h: Float[Tensor, "n d"], critical: Float[Tensor, "streams d"]
+        self, h: Float[Tensor, "n d"], critical: Tensor
     ) -> Float[Tensor, "n streams"]:
         """The weights of the instances in each stream, given the critical instances."""
         q = self.query(h)
-        # Not rows of q, whose gradient would be a further tensor of the size of q.
-        marked = self.query(critical)
+        # The gradient of rows of q is a further tensor of the size of q, that of queries which are
+        # computed again a further tensor of the size of the weights: the smaller of the two.
+        small = len(h) <= h.shape[1]
+        marked = (q if small else h).index_select(0, critical)
+        marked = marked if small else self.query(marked)
         return torch.softmax(q @ marked.T / math.sqrt(q.shape[1]), dim=0)
 
     def evidence(self, h: Float[Tensor, "n d"], attention: Float[Tensor, " n"]) -> Evidence:

@@ -29,6 +29,7 @@ from scmil.stats.localisation.froc import (
     Hits,
     count_hits,
     froc,
+    froc_draws,
     froc_intervals,
 )
 from scmil.stats.localisation.lesions import (
@@ -43,6 +44,7 @@ from scmil.stats.localisation.tiles import (
     TileResult,
     rank_instances,
     score_tiles,
+    tile_draws,
     tumour_shares,
 )
 
@@ -66,10 +68,12 @@ __all__ = [
     "detect_lesions",
     "find_lesions",
     "froc",
+    "froc_draws",
     "froc_intervals",
     "is_evidence",
     "rank_instances",
     "score_tiles",
+    "tile_draws",
     "tile_values",
     "tumour_shares",
 ]

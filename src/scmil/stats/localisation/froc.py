@@ -101,6 +101,16 @@ def froc_intervals(
     """95 % bootstrap intervals of the score and of the six sensitivities, over slides, or patients
     where they are known.
     """
+    each = froc_draws(slides, draws, seed)
+    return percentile_interval(each.mean(1)), [percentile_interval(column) for column in each.T]
+
+
+def froc_draws(slides: Sequence[Hits], draws: int = 1000, seed: int = 0) -> Numbers:
+    """The six sensitivities (draws, 6) of bootstrap resamples of slides, or patients.
+
+    The resamples depend on the slides and on the seed only, so that the rows of two scores of the
+    same slides are pairs. Resamples without a lesion are left out.
+    """
     events = _events(slides)
     corners = events.corners()
     drawn: list[Numbers] = []
@@ -109,8 +119,7 @@ def froc_intervals(
         false, hit = (weights @ counts for counts in corners)
         rates, shares = false / weights.sum(1)[:, None], hit / (weights @ events.lesions)[:, None]
         drawn += [np.interp(FALSE_POSITIVES, *curve) for curve in zip(rates, shares)]
-    each = np.array(drawn).reshape(-1, len(FALSE_POSITIVES))
-    return percentile_interval(each.mean(1)), [percentile_interval(column) for column in each.T]
+    return np.array(drawn).reshape(-1, len(FALSE_POSITIVES))
 
 
 class _Events(NamedTuple):

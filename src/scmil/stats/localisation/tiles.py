@@ -115,21 +115,7 @@ def score_tiles(
     levels = np.unique(every)[::-1]
     auc, ap, dice, best = _areas(*_count_by_level(labels, every, levels))
     of_slides = rank_instances(tumour, values)
-    # Only for the bootstrap scores are binned, so that a resample is a product of matrices.
-    bins = (
-        levels
-        if len(levels) <= SCORE_BINS
-        else np.unique(np.quantile(every, np.linspace(0, 1, SCORE_BINS)))[::-1]
-    )
-    binned = [_count_by_level(t, v, bins) for t, v in zip(tumour, values, strict=True)]
-    by_slide = [np.array([counts[kind] for counts in binned]) for kind in (0, 1)]
-    drawn = np.concatenate(
-        [
-            np.stack(_areas(*(weights @ counts for counts in by_slide))[:3])
-            for weights in draw_slide_weights(units or [None] * len(tumour), draws, seed)
-        ],
-        axis=1,
-    )
+    drawn = tile_draws(tumour, values, units, draws, seed)
     return TileResult(
         tiles=len(labels),
         tumour_tiles=int(labels.sum()),
@@ -143,6 +129,38 @@ def score_tiles(
         slides_with_both=of_slides.bags,
         slide_auc=of_slides.auc,
         slide_ap=of_slides.ap,
+    )
+
+
+def tile_draws(
+    tumour: Sequence[NDArray[np.bool_]],
+    values: Sequence[Numbers],
+    units: Sequence[str | None] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Numbers:
+    """AUC, average precision and best Dice (3, draws) of bootstrap resamples of slides, or
+    patients; NaN if one kind of tile is missing.
+
+    The resamples depend on the units and on the seed only, so that the columns of two scores of the
+    same slides are pairs.
+    """
+    every = np.concatenate(values)
+    levels = np.unique(every)[::-1]
+    # Scores are binned, so that a resample is a product of matrices.
+    bins = (
+        levels
+        if len(levels) <= SCORE_BINS
+        else np.unique(np.quantile(every, np.linspace(0, 1, SCORE_BINS)))[::-1]
+    )
+    binned = [_count_by_level(t, v, bins) for t, v in zip(tumour, values, strict=True)]
+    by_slide = [np.array([counts[kind] for counts in binned]) for kind in (0, 1)]
+    return np.concatenate(
+        [
+            np.stack(_areas(*(weights @ counts for counts in by_slide))[:3])
+            for weights in draw_slide_weights(units or [None] * len(tumour), draws, seed)
+        ],
+        axis=1,
     )
 
 

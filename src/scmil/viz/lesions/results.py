@@ -1,4 +1,4 @@
-"""Summarise the evaluated slides, and write the result files."""
+"""Summarise the evaluated slides, compare scores, and write the result files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from scmil.core.tables import csv_bytes
 from scmil.core.text import encode_utf8, first_names
 from scmil.errors import DataError
 from scmil.stats import localisation
+from scmil.stats.bootstrap import percentile_interval
 from scmil.stats.localisation import FALSE_POSITIVES, Detections, Froc, Hits, Rule
 from scmil.viz.lesions.selection import Known
 
@@ -35,6 +36,26 @@ class EvaluatedSlide:
     values: Numbers
     tile_um: float
     annotation_state: str
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreResult:
+    """The result of one score on all slides."""
+
+    rule: Rule
+    evaluated: Mapping[str, EvaluatedSlide]
+    page: Page
+    curve: Froc | None
+
+    def froc_draws(self, draws: int, seed: int) -> Numbers:
+        """The sensitivities of bootstrap resamples, see `localisation.froc_draws`."""
+        return localisation.froc_draws([one.hits for one in self.evaluated.values()], draws, seed)
+
+    def tile_draws(self, draws: int, seed: int) -> Numbers:
+        """The metrics of tiles of bootstrap resamples, see `localisation.tile_draws`."""
+        each = list(self.evaluated.values())
+        tumour, values, units = zip(*((one.tumour, one.values, one.hits.unit) for one in each))
+        return localisation.tile_draws(tumour, values, units, draws, seed)
 
 
 def summarise_slides(
@@ -69,6 +90,42 @@ def summarise_slides(
         "each": {slide_id: _slide_page(one) for slide_id, one in evaluated.items()},
     }
     return page, curve
+
+
+def compare_scores(scored: Sequence[ScoreResult], draws: int, seed: int) -> list[Page]:
+    """The results of the further scores, with their differences from the first.
+
+    Intervals of differences are those of the same bootstrap resamples of slides for both scores.
+    """
+    first, *others = scored
+    return [
+        {
+            "rule": rule_page(other.rule, other.evaluated),
+            "froc": other.page["froc"],
+            "tiles": other.page["tiles"],
+            "difference": _differences(first, other, draws, seed),
+        }
+        for other in others
+    ]
+
+
+def _differences(first: ScoreResult, other: ScoreResult, draws: int, seed: int) -> Page:
+    """The score of FROC, and AUC and average precision of tiles, of the other minus the first."""
+    found: Page = {"froc": None}
+    if first.curve is not None and other.curve is not None:
+        pair = (one.froc_draws(draws, seed).mean(1) for one in (other, first))
+        found["froc"] = _difference(other.curve.score - first.curve.score, *pair)
+    one, two = (each.tile_draws(draws, seed) for each in (other, first))
+    for place, name in enumerate(("auc", "ap")):
+        known = None not in (values := [each.page["tiles"][name] for each in (other, first)])
+        value = values[0] - values[1] if known else math.nan
+        found[name] = _difference(value, one[place], two[place])
+    return found
+
+
+def _difference(value: float, one: Numbers, two: Numbers) -> Page:
+    interval = list(percentile_interval(one - two))
+    return dict(_json_ready({"value": value, "interval": interval}))
 
 
 def _froc_page(curve: Froc, score: Interval, each: Sequence[Interval]) -> Page:
@@ -108,7 +165,12 @@ def _json_ready(value: Any) -> Any:
     return value
 
 
-def used_radii(evaluated: Mapping[str, EvaluatedSlide], rule: Rule) -> float | list[float] | None:
+def rule_page(rule: Rule, evaluated: Mapping[str, EvaluatedSlide]) -> Page:
+    """The detection rule as it was used."""
+    return {**asdict(rule), "floor": rule.floor, "radius_um": _used_radii(evaluated, rule)}
+
+
+def _used_radii(evaluated: Mapping[str, EvaluatedSlide], rule: Rule) -> float | list[float] | None:
     """The radius that was used, or the smallest and the largest if tile sizes differ."""
     if rule.kind != "peaks":
         return None
@@ -120,7 +182,7 @@ def list_warnings(
     evaluated: Mapping[str, EvaluatedSlide],
     unknown: Mapping[str, str],
     known: Mapping[str, Known],
-    rule: Rule,
+    rules: Sequence[Rule],
     seen: Sequence[str],
 ) -> list[str]:
     """Warnings about the limits of the results."""
@@ -147,7 +209,8 @@ def list_warnings(
         for description, ids in groups.items()
         if ids
     ]
-    if rule.score == "attention":
+    rule = rules[0]  # the others have other scores, and the same rule otherwise
+    if any(each.score == "attention" for each in rules):
         found.append(
             "Attention sums to one on each slide, so it cannot be compared between slides: use the "
             "score ratio."
@@ -162,54 +225,77 @@ def list_warnings(
     return found
 
 
-def write_results(
-    outputs: Outputs, page: Page, curve: Froc | None, evaluated: Mapping[str, EvaluatedSlide]
-) -> None:
+def write_results(outputs: Outputs, page: Page, scored: Sequence[ScoreResult]) -> None:
     """Write the files, and remove files of an earlier call that are not written again."""
     new = set()
     # All files are checked before the first one is written.
-    for path, content in _result_files(outputs.folder, page, curve, evaluated):
+    for path, content in _result_files(outputs.folder, page, scored):
         outputs.check(path, content=content)
         new.add(path)
-    # Of slides that only an earlier call evaluated.
+    # Of slides and scores that only an earlier call evaluated.
     for old in [path for path in outputs.written() if path not in new]:
         outputs.remove(old)
-    for path, content in _result_files(outputs.folder, page, curve, evaluated):
+    for path, content in _result_files(outputs.folder, page, scored):
         outputs.write(path, content)
 
 
 def _result_files(
-    out: Path, page: Page, curve: Froc | None, evaluated: Mapping[str, EvaluatedSlide]
+    out: Path, page: Page, scored: Sequence[ScoreResult]
 ) -> Iterator[tuple[Path, bytes]]:
-    for slide_id, one in evaluated.items():
-        rows = zip(one.detections.probability.tolist(), *one.detections.xy.T.tolist(), strict=True)
-        yield (
-            out / "detections" / f"{safe_name(slide_id)}.csv",
-            csv_bytes([f"{p:.7g}", x, y] for p, x, y in rows),
-        )
-    if curve is not None:
-        rows = zip(curve.thresholds, curve.false_positives, curve.sensitivity, strict=True)
-        header = ["threshold", "false_positives_per_slide", "sensitivity"]
-        yield (
-            out / "froc.csv",
-            csv_bytes([header, *([f"{value:.7g}" for value in row] for row in rows)]),
-        )
-        yield out / "froc.svg", encode_utf8(_froc_svg(curve, page))
+    from scmil.report.lesion_page import lesion_page
+
+    for place, one in enumerate(scored):
+        yield from _score_files(out / safe_name(one.rule.score) if place else out, one)
+    picture = _froc_svg(page, scored)
+    if picture is not None:
+        yield out / "froc.svg", encode_utf8(picture)
+    yield out / "report.html", encode_utf8(lesion_page(page, picture))
     yield out / "result.json", (json.dumps(page, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _froc_svg(curve: Froc, page: Page) -> str:
-    from scmil.report.froc_curve import froc_picture
+def _score_files(folder: Path, one: ScoreResult) -> Iterator[tuple[Path, bytes]]:
+    """The detections and the curve of one score."""
+    for slide_id, slide in one.evaluated.items():
+        found = slide.detections
+        rows = zip(found.probability.tolist(), *found.xy.T.tolist(), strict=True)
+        yield (
+            folder / "detections" / f"{safe_name(slide_id)}.csv",
+            csv_bytes([f"{p:.7g}", x, y] for p, x, y in rows),
+        )
+    if (curve := one.curve) is not None:
+        columns = zip(curve.thresholds, curve.false_positives, curve.sensitivity, strict=True)
+        header = ["threshold", "false_positives_per_slide", "sensitivity"]
+        yield (
+            folder / "froc.csv",
+            csv_bytes([header, *([f"{value:.7g}" for value in row] for row in columns)]),
+        )
 
-    numbers = page["froc"]
-    low, high = (f"{value:.2f}" for value in numbers["interval"])
-    words = [
-        f"{page['model']}: {numbers['lesions']} lesions in {page['slides']} slides; the band is "
-        "the 95 % interval",
-        describe_rule(page),
+
+def _froc_svg(page: Page, scored: Sequence[ScoreResult]) -> str | None:
+    """The curves of all scores in one picture; None without lesions."""
+    from scmil.report.froc_curve import FrocLine, froc_picture
+
+    lines = [
+        FrocLine(
+            one.curve.false_positives,
+            one.curve.sensitivity,
+            one.page["froc"]["points"],
+            f"{one.rule.score} ({one.page['froc']['score']:.2f})",
+        )
+        for one in scored
+        if one.curve is not None
     ]
+    if not lines:
+        return None
+    numbers = page["froc"]
+    counted = f"{page['model']}: {numbers['lesions']} lesions in {page['slides']} slides"
+    if len(lines) > 1:
+        words = [f"{counted}; FROC scores in brackets", describe_rule(page).partition("; ")[2]]
+        return froc_picture(lines, f"FROC of {len(lines)} scores", words)
+    low, high = (f"{value:.2f}" for value in numbers["interval"])
     title = f"FROC score {numbers['score']:.2f} ({low} to {high})"
-    return froc_picture(curve.false_positives, curve.sensitivity, numbers["points"], title, words)
+    words = [f"{counted}; the band is the 95 % interval", describe_rule(page)]
+    return froc_picture(lines, title, words)
 
 
 def describe_rule(page: Page) -> str:

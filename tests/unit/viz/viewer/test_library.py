@@ -28,8 +28,8 @@ from viewer_case import (
 from scmil.errors import DataError, OptionError
 from scmil.models.score_files import PAGE, write_scores
 from scmil.slides import slide_digest
+from scmil.viz.model_folders import find_models
 from scmil.viz.viewer import Library, Server
-from scmil.viz.viewer.library import find_models
 
 
 def test_the_list_has_the_predictions_of_each_model(server: Server) -> None:
