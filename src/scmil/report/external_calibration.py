@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from scmil.core.run_format import OR_HIGHER
 from scmil.core.shapes import Numbers
-from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
+from scmil.report.estimates import estimate_cell
+from scmil.report.html.markup import Markup, element, format_number, join
 from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
 from scmil.report.html.tables import number_cell, row_header, table
 from scmil.report.model_page import roc
@@ -17,19 +18,6 @@ from scmil.report.run_files import ResultTable
 
 Page = Mapping[str, Any]
 DASHED = "4 3"
-
-
-def estimate_cell(
-    found: Page | None, write: Callable[[float | None], str] = format_number
-) -> Markup:
-    """A cell with a metric and its interval; a dash if there is none."""
-    if found is None:
-        return number_cell(ABSENT)
-    if found["low"] is None or found["high"] is None:
-        return number_cell(write(found["value"]), found["value"])
-    low, high = write(found["low"]), write(found["high"])
-    text = join(write(found["value"]), element("small", f"{low} to {high}"))
-    return number_cell(text, found["value"])
 
 
 def calibration_section(page: Page, predictions: ResultTable) -> Markup | None:

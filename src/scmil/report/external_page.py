@@ -9,14 +9,15 @@ from typing import Any
 
 from scmil.core.run_format import MAIN_METRICS
 from scmil.errors import DataError
-from scmil.report.external_calibration import calibration_section, estimate_cell
+from scmil.report.estimates import estimate_cell
+from scmil.report.external_calibration import calibration_section
 from scmil.report.external_targets import target_sections
 from scmil.report.html.markup import Markup, change, element, format_number, join
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import pairs, whole_page
 from scmil.report.run import METRIC_NAMES
 from scmil.report.run_files import ResultTable
-from scmil.report.target_model_page import describe_target, metric_name
+from scmil.report.target_model_page import EXPLAINED_RISK, describe_target, metric_name
 from scmil.report.target_run import NAMES
 
 Page = Mapping[str, Any]
@@ -340,8 +341,9 @@ def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
         else ""
     )
     names = [_answer_head(name, page["task"]) for name in shown]
+    risk = f"{EXPLAINED_RISK} " if page["task"] == "survival" else ""
     return join(
-        element("p", f"{note}Click a column header to sort."),
+        element("p", f"{note}{risk}Click a column header to sort."),
         table("Predictions", heads, names, rows),
     )
 

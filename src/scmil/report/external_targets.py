@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from scmil.report.external_calibration import estimate_cell
+from scmil.report.estimates import estimate_cell
 from scmil.report.html.markup import Markup, change, element, format_number, join, p_equals
 from scmil.report.html.tables import number_cell, row_header, table
 from scmil.report.run_files import ResultTable

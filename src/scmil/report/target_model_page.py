@@ -24,6 +24,10 @@ METRICS = {name: text for names in NAMES.values() for name, text in names.items(
     "mae": "mean absolute error",
 }
 Mask = NDArray[np.bool_]
+EXPLAINED_RISK = (
+    "The risk is higher for an earlier event; s(t) is the predicted probability of no event up to "
+    "the time t."
+)
 PARTS = {"test": "test split", "valid": "validation split", "train": "training split"}
 
 
@@ -151,10 +155,7 @@ def target_prediction_table(study: Mapping[str, Any], predictions: ResultTable) 
     ]
     words = "Observed and predicted values. Click a column header to sort."
     if study["task"] == "survival":
-        words += (
-            " The risk is higher for an earlier event; s(t) is the predicted probability of no "
-            "event up to the time t."
-        )
+        words += f" {EXPLAINED_RISK}"
     heads = [f"s({name[2:]})" if name.startswith("s_") else name[2:] for name in predicted]
     first = ["Slide", "Split", *(name[2:] for name in observed), "Predicted"]
     return join(element("p", words), table("Predictions", first, heads, rows))
