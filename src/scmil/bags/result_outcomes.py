@@ -166,7 +166,9 @@ def _metrics_of_all(tables: Sequence[OutcomeTable]) -> Iterator[OutcomeMetric]:
         for metric, estimate in _regression(observed, predicted, names).items():
             yield OutcomeMetric(None, metric, patients, estimate)
         return
-    values = [concordance(*table.observed.T, table.predicted) for table in tables]
+    values = [
+        concordance(table.observed[:, 0], table.observed[:, 1], table.predicted) for table in tables
+    ]
     known = [value for value in values if math.isfinite(value)]
     events = {
         name

@@ -316,7 +316,7 @@ def _gaps(
     return gaps
 
 
-def _units_of(patients: Sequence[str | None], groups: NDArray[np.int64]) -> NDArray[np.int64]:
+def _units_of(patients: Groups, groups: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of the unit of each slide: a patient with slides in two groups is two units."""
     numbers = number_groups(list(patients), len(patients)).tolist()
     pairs = list(zip(numbers, groups.tolist(), strict=True))

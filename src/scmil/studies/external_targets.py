@@ -128,12 +128,12 @@ def _describe_agreement(
         return {"survival_calibration": _survival_calibration(values, patients, found)}
     if targets.task == "regression":
         numbers = calibrate_numbers(values[:, 0], outputs[:, 0], list(patients))
-        return {
-            "number_calibration": {
-                name: estimate_json(value, *interval)
-                for name, value, interval in zip(("intercept", "slope"), numbers, numbers.intervals)
-            }
+        of_intercept, of_slope = numbers.intervals
+        linear = {
+            "intercept": estimate_json(numbers.intercept, *of_intercept),
+            "slope": estimate_json(numbers.slope, *of_slope),
         }
+        return {"number_calibration": linear}
     groups = [f"bag {i}" if own is None else own for i, own in enumerate(patients)]
     if isinstance(target, GradeTarget):
         grades = values[:, 0].astype(int)
@@ -228,5 +228,5 @@ def internal_targets(metrics: Page) -> Page | None:
             for name in names
         }
         return {"source": source, "patient" if by_patient else "slide": own}
-    own = metrics.get("test")
-    return {"source": "the internal test split", **own} if isinstance(own, dict) else None
+    test = metrics.get("test")
+    return {"source": "the internal test split", **test} if isinstance(test, dict) else None

@@ -241,7 +241,7 @@ def _targets_of_model(folder: Path, study: Mapping[str, Any]) -> FoundPrediction
             for own in columns
         ]
     patients = [str(case) or None for case in table.text("case_id")[test]]
-    outcomes = TargetOutcomes(task, *values, patients, names)
+    outcomes = TargetOutcomes(task, values[0], values[1], patients, names)
     slides = tuple(map(str, table.text("slide_id")[test]))
     return FoundPredictions(slides, outcomes, names, f"test split of {folder.name}", task)
 

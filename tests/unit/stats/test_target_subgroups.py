@@ -74,15 +74,16 @@ def test_metrics_of_a_group_are_those_of_its_slides() -> None:
     rows = np.arange(0, N, 2)
     own = outcomes("survival", True)
     found = own.describe(rows).metrics["c_index"].value
-    expected = concordance(*own.observed[rows].T, own.predicted[rows, 0])
+    times, events = own.observed[rows].T
+    expected = concordance(times, events, own.predicted[rows, 0])
     assert found == pytest.approx(expected)
     own = outcomes("regression", True)
     scores = score_regression(own.observed[rows, 0], own.predicted[rows, 0])
     metrics = own.describe(rows).metrics
     assert (metrics["r2"].value, metrics["mae"].value) == (scores["r2"], scores["mae"])
     own = outcomes("ordinal", True)
-    grades = (values[rows, 0].astype(int) for values in (own.observed, own.predicted))
-    assert own.describe(rows).metrics["kappa"].value == score_ordinal(*grades, 3)["kappa"]
+    truth, guess = (values[rows, 0].astype(int) for values in (own.observed, own.predicted))
+    assert own.describe(rows).metrics["kappa"].value == score_ordinal(truth, guess, 3)["kappa"]
 
 
 def test_a_smaller_error_is_better_and_is_not_the_largest_gap() -> None:

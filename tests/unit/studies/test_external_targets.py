@@ -288,7 +288,7 @@ def test_predictions_that_are_too_extreme_have_a_slope_below_one() -> None:
 
 
 def test_the_internal_estimate_of_survival_with_several_slides_is_by_patient() -> None:
-    row = {"folds": 2, "repeats": 3, "bags": 8, "patients": 4, "events": 3}
+    row: dict[str, Any] = {"folds": 2, "repeats": 3, "bags": 8, "patients": 4, "events": 3}
     row |= {"c_index": 0.7, "c_index_low": 0.6, "c_index_high": 0.8, "c_index_sd_folds": 0.1}
     found = internal_targets({"cross_validation": [row]})
     assert found == {

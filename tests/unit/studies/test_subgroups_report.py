@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-TASKS = {
+TASKS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "survival": ({"time": "os", "event": "dead"}, ["risk"]),
     "regression": ({"name": "age"}, ["age"]),
     "ordinal": ({"name": "grade", "grades": ["1", "2", "3"]}, ["1", "2", "3"]),

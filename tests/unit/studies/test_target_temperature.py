@@ -22,7 +22,6 @@ from scmil.bags.target_bags import with_targets
 from scmil.errors import OptionError
 from scmil.models.objectives import (
     MultilabelObjective,
-    Objective,
     OrdinalObjective,
     SurvivalObjective,
     model_outputs,
@@ -38,14 +37,15 @@ from scmil.training.target_objectives import objective_for
 
 QUICK: dict[str, Any] = {"aggregator": "mean", "recipe": "paper", "epochs": 4}
 LABEL = {"survival": None, "ordinal": "grade", "multilabel": "tp53,msi", "regression": "age"}
-OBJECTIVES = {
+Tempered = SurvivalObjective | OrdinalObjective | MultilabelObjective
+OBJECTIVES: dict[str, Tempered] = {
     "survival": SurvivalObjective((2.0, 4.0), start=(-1.0, -1.0, 0.0)),
     "ordinal": OrdinalObjective(3, start=(0.5, 0.2)),
     "multilabel": MultilabelObjective(2, start=(-2.0, 0.0)),
 }
 
 
-def draw_values(objective: Objective, numbers: np.ndarray, seed: int = 0) -> np.ndarray:
+def draw_values(objective: Tempered, numbers: np.ndarray, seed: int = 0) -> np.ndarray:
     """Values that are as frequent as the objective predicts."""
     random = np.random.default_rng(seed)
     p = objective.outputs(torch.tensor(numbers)).numpy()
