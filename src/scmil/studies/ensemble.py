@@ -261,7 +261,7 @@ def _alike(a: MILModel, b: MILModel) -> bool:
     """Whether two models differ in weights only, or in bins and scales of their training split."""
     first, second = (dict(own.spec or {}) for own in (a, b))
     kinds = {type(own.objective) for own in (a, b)}
-    free = {"output"} if len(kinds) == 1 else set()
+    free = {"output"} if len(kinds) == 1 and a.objective is not None else set()
     if kinds == {SurvivalObjective}:  # tied times make fewer bins
         free |= {"classes"}
     return all(first.get(key) == second.get(key) for key in {*first, *second} - free)

@@ -258,6 +258,44 @@ def test_a_cohort_without_events_is_rejected_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [None, "regression"])
+def test_a_model_of_joined_patients_is_tested_on_joined_patients(
+    tmp_path: Path, task: str | None
+) -> None:
+    for name, prefix, seed in (("ours", "", 0), ("theirs", "t", 1)):
+        cohort = rename(target_cohort(tmp_path / name, count=40, seed=seed), prefix)
+        head, *rows = (cohort / "labels.csv").read_text().splitlines()
+        cells = [row.split(",") for row in rows]
+        for i in range(1, 40, 2):  # the second slide of a patient has the values of the first
+            cells[i] = [cells[i - 1][0], cells[i][1], *cells[i - 1][2:]]
+        (cohort / "labels.csv").write_text("\n".join([head, *map(",".join, cells)]))
+    data = studies.open_data(
+        tmp_path / "ours/bags",
+        tmp_path / "ours/labels.csv",
+        label="age" if task else "label",
+        task=TaskOptions(task) if task else None,
+        patient="joined",
+    )
+    studies.train(data, tmp_path / "model", **QUICK)
+    bags, labels = tmp_path / "theirs/bags", tmp_path / "theirs/labels.csv"
+    options = studies.CohortOptions(label=None if task else "label")
+    tested = studies.evaluate_cohort(
+        tmp_path / "model", bags, labels, tmp_path / "out", options=options
+    )
+    assert tested.metrics["metrics"]["slide"]["n"] == 20
+    assert rows_of(tmp_path / "out/predictions.csv")[0]["slide_id"] == "tp0"
+    assert "where slides are counted, these are patients" in tested.notes[-1]
+    with pytest.raises(DataError, match="were used to train the model"):
+        studies.evaluate_cohort(
+            tmp_path / "model",
+            tmp_path / "ours/bags",
+            tmp_path / "ours/labels.csv",
+            tmp_path / "leak",
+            options=options,
+        )
+
+
 def test_several_slides_of_a_patient_are_one_patient_of_a_survival_test() -> None:
     from scmil.bags.targets import SurvivalTarget
 
