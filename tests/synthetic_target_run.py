@@ -35,6 +35,7 @@ def write_target_run(
     n: int = 40,
     slides: int = 1,
     repeats: int = 2,
+    folds: int = 2,
     skill: dict[str, float] | None = None,
 ) -> Path:
     """Write the files of `plain`, `plain + SC` and `baseline`, with predictions of given skill.
@@ -48,15 +49,15 @@ def write_target_run(
     patients = tuple(f"p{i // slides}" for i in range(n))
     targets = replace(targets, values=values, patients=patients)
     strata = split_strata(targets, targets.ids)
-    splits = repeated_folds(strata, 2, repeats, 0, patients_of_targets(targets, targets.ids))
+    splits = repeated_folds(strata, folds, repeats, 0, patients_of_targets(targets, targets.ids))
     cells = []
     for number, (method, weight) in enumerate((skill or SKILL).items()):
         name = f"cohort--{number}"
         found = [
             TargetFold(protocol, r, f, 3, _predict(targets, shares, split.test, weight, 10 * r + f))
             for protocol in protocols
-            for r, folds in enumerate(splits)
-            for f, split in enumerate(folds)
+            for r, own in enumerate(splits)
+            for f, split in enumerate(own)
         ]
         tables = target_tables(targets, protocols, found)
         home = folder / "cells" / name
@@ -84,7 +85,7 @@ def write_target_run(
             for name in (skill or SKILL)
         ],
         "datasets": ["cohort"],
-        "protocol": {"kind": "kfold", "folds": 2, "repeats": repeats, "seed": 0},
+        "protocol": {"kind": "kfold", "folds": folds, "repeats": repeats, "seed": 0},
         "training": {"epochs": 3},
         "cells": cells,
         "versions": {"scmil": "0.7.0"},

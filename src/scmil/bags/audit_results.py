@@ -17,12 +17,15 @@ from scmil.bags.audit_selection import find_selection
 from scmil.bags.labels import Labels
 from scmil.bags.result_folders import TOOLS, ResultFolder, read_result_folder
 from scmil.bags.result_metrics import (
+    METRIC_TEXT,
     KnownPatients,
     ResultRow,
     describe_row,
     fold_metrics,
     mean_metrics,
+    other_metrics,
 )
+from scmil.bags.result_outcomes import INTERVALS
 from scmil.stats.small_samples import METHODS
 
 TOLERANCE = 0.0051  # claims may be rounded to two decimals
@@ -61,7 +64,7 @@ class ResultsAudit:
         """Return the lines of a text report: metrics, then findings by severity."""
         lines = [f"results of {TOOLS[self.tool]} in {self.folder}, {self.folds} folds"]
         for row in self.metrics:
-            if row.metric in ("accuracy", "auc"):
+            if row.metric in METRIC_TEXT:
                 lines.append(f"  {describe_row(row)}")
         if self.metrics:
             lines.append(f"  95 % intervals: {self.intervals}")
@@ -89,19 +92,26 @@ def audit_results(folder: str | Path, labels: Labels | None = None) -> ResultsAu
     """
     found = read_result_folder(folder)
     patients = KnownPatients(found, labels)
-    metrics = [*fold_metrics(found, patients), *mean_metrics(found, patients)]
+    metrics = [
+        *fold_metrics(found, patients),
+        *mean_metrics(found, patients),
+        *other_metrics(found),
+    ]
     findings = [
         *_find_unknown_patients(found, patients),
         *_find_leaks(found, patients),
         *find_selection(found),
         *_find_prediction_problems(found, labels),
+        *_find_left_out(found),
         *_find_false_claims(metrics),
         *_find_repeated_tests(found),
         *_find_unread(found),
     ]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    folds = len({*found.folds, *found.predictions, *found.claims})
-    return ResultsAudit(found.tool, found.folder, tuple(findings), tuple(metrics), folds)
+    folds = len({*found.folds, *found.predicted_names, *found.claims})
+    tasks = [table.task for table in found.outcomes.values()]
+    intervals = INTERVALS[tasks[0]] if tasks else METHODS
+    return ResultsAudit(found.tool, found.folder, tuple(findings), tuple(metrics), folds, intervals)
 
 
 def _find_unknown_patients(found: ResultFolder, patients: KnownPatients) -> Iterator[Finding]:
@@ -152,10 +162,10 @@ def _find_leaks(found: ResultFolder, patients: KnownPatients) -> Iterator[Findin
 
 def _find_prediction_problems(found: ResultFolder, labels: Labels | None) -> Iterator[Finding]:
     """Predictions of other slides than those of the test split, or with other labels."""
-    for number, table in sorted(found.predictions.items()):
+    for number, names in found.predicted_names.items():
         if number in found.folds:
             subsets = found.folds[number].subsets
-            trained = set(table.names) & set(subsets.get("train", ()))
+            trained = set(names) & set(subsets.get("train", ()))
             test = set(subsets.get("test", ()))
             if trained - test:
                 yield Finding(
@@ -165,7 +175,7 @@ def _find_prediction_problems(found: ResultFolder, labels: Labels | None) -> Ite
                     "Evaluate the test split only.",
                     tuple(sorted(trained)),
                 )
-            if absent := sorted(test - set(table.names)):
+            if absent := sorted(test - set(names)):
                 yield Finding(
                     "warning",
                     "not-predicted",
@@ -174,15 +184,28 @@ def _find_prediction_problems(found: ResultFolder, labels: Labels | None) -> Ite
                     "Evaluate all of them, or say why they are left out.",
                     tuple(absent),
                 )
-        if len(set(table.names)) < len(table.names):
+        if len(set(names)) < len(names):
             yield Finding(
                 "error",
                 "predicted-twice",
-                f"fold {number} predicts {len(table.names) - len(set(table.names))} names twice",
+                f"fold {number} predicts {len(names) - len(set(names))} names twice",
                 "Keep one prediction of each.",
             )
     if labels is not None and not found.of_patients:
         yield from _find_other_labels(found, labels)
+
+
+def _find_left_out(found: ResultFolder) -> Iterator[Finding]:
+    """Patients without an observed time, event or number, which no metric counts."""
+    lost = sorted({name for table in found.outcomes.values() for name in table.left_out})
+    if lost:
+        yield Finding(
+            "warning",
+            "no-value",
+            f"{len(lost)} tested patients have no observed value or no prediction",
+            "Add the values, or say why they are left out.",
+            tuple(lost),
+        )
 
 
 def _find_other_labels(found: ResultFolder, labels: Labels) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 - CLAM: `splits_0.csv` (or `splits_0_bool.csv`) of each fold, `fold_0.csv` of `eval.py` with
   slide_id, Y, Y_hat and p_0, p_1, ..., and `summary.csv` with the metrics of each fold;
-- STAMP: `splits.json` with the patients of each fold, and `split-0/patient-preds.csv`;
+- STAMP: `splits.json` with the patients of each fold, and `split-0/patient-preds.csv` with
+  probabilities of classes, with risks, or with numbers (`result_outcomes`);
 - MIL_BASELINE: `Total_5-fold_NAME_1fold.csv` of each fold, `Log_*.csv` with the metrics of every
   epoch, and `Best_Log_*.csv` with those of the selected one. It writes no predictions.
 
@@ -21,6 +22,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from scmil.bags.result_outcomes import OutcomeTable, read_outcomes
 from scmil.bags.slide_ids import slide_id
 from scmil.bags.split_files import NamedFold, read_named_folds
 from scmil.bags.table_rows import TextTable, read_rows
@@ -72,6 +74,7 @@ class ResultFolder:
     tool: str = ""
     folds: dict[int, NamedFold] = field(default_factory=dict)
     predictions: dict[int, PredictionTable] = field(default_factory=dict)
+    outcomes: dict[int, OutcomeTable] = field(default_factory=dict)  # survival and numbers
     # By fold: a file and the metrics that it claims, such as test_auc.
     claims: dict[int, list[tuple[Path, Mapping[str, float]]]] = field(default_factory=dict)
     logs: dict[int, EpochLog] = field(default_factory=dict)
@@ -81,6 +84,15 @@ class ResultFolder:
     def of_patients(self) -> bool:
         """Whether the names are those of patients."""
         return self.tool == "stamp"
+
+    @property
+    def predicted_names(self) -> dict[int, tuple[str, ...]]:
+        """The names that have a prediction, by fold, in the order of the folds."""
+        classes = {number: table.names for number, table in self.predictions.items()}
+        others = {
+            number: (*table.names, *table.left_out) for number, table in self.outcomes.items()
+        }
+        return dict(sorted((classes | others).items()))
 
 
 def read_result_folder(folder: str | Path) -> ResultFolder:
@@ -118,6 +130,9 @@ def read_result_folder(folder: str | Path) -> ResultFolder:
             "split-0/patient-preds.csv) or MIL_BASELINE (Total_5-fold_NAME_1fold.csv). Give the "
             "folder that contains them."
         )
+    tasks = {table.task for table in found.outcomes.values()}
+    if len(tasks) + bool(found.predictions) > 1:
+        raise DataError(f"{folder}: predictions of several tasks. Give the folder of one.")
     _number_logs(found)
     return found
 
@@ -155,7 +170,7 @@ def _read_result_file(path: Path, found: ResultFolder) -> None:
             _keep_one(found, found.predictions, int(match[1]), _read_eval_table(table))
     elif name == "patient-preds.csv" and (match := STAMP_SPLIT.fullmatch(path.parent.name)):
         _name_tool(found, "stamp", path)
-        _keep_one(found, found.predictions, int(match[1]), _read_patient_preds(read_rows(path)))
+        _add_patient_preds(found, int(match[1]), read_rows(path))
     elif name == "summary.csv":
         _read_summary(path, found)
     elif MIL_BASELINE_LOG.fullmatch(name):
@@ -176,6 +191,14 @@ def _add_fold(found: ResultFolder, tool: str, number: int, path: Path) -> None:
     [fold] = read_named_folds(path)[1]
     subsets = {subset: [slide_id(name) for name in names] for subset, names in fold.subsets.items()}
     _keep_one(found, found.folds, number, NamedFold(path, subsets))
+
+
+def _add_patient_preds(found: ResultFolder, number: int, table: TextTable) -> None:
+    outcomes = read_outcomes(table)
+    if outcomes is None:
+        _keep_one(found, found.predictions, number, _read_patient_preds(table))
+    else:
+        found.outcomes[number] = outcomes
 
 
 def _keep_one(found: ResultFolder, kept: dict[int, OfFold], number: int, new: OfFold) -> None:
@@ -222,8 +245,8 @@ def _read_patient_preds(table: TextTable) -> PredictionTable:
     if not prefixes:
         raise DataError(
             f"{table.path}: no probabilities. Found {column_names(table.header)}; expected a "
-            "target such as KRAS and a column such as KRAS_mutated for each category. "
-            "Other tasks than classes are not read."
+            "target such as KRAS and a column such as KRAS_mutated for each category; pred_score, "
+            "time and event of survival; or a number and pred."
         )
     at, target = max(prefixes, key=lambda one: len(one[1]))
     positions = [i for i, name in enumerate(table.header) if name.startswith(f"{target}_")]

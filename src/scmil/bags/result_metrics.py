@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from scmil.bags.labels import Labels
 from scmil.bags.result_folders import PredictionTable, ResultFolder
+from scmil.bags.result_outcomes import outcome_metrics
 from scmil.bags.slide_ids import patient_of_barcode
 from scmil.stats.bootstrap import Interval
 from scmil.stats.fold_intervals import FoldScores, mean_fold_auc, mean_fold_auc_interval
@@ -25,6 +26,16 @@ CLAIMED = {
     "test_auc": "auc",
     "test_macro_auc": "auc",
     "test_bacc": "balanced_accuracy",
+}
+
+
+# Names in the text report; the other metrics are in the JSON only.
+METRIC_TEXT = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "c_index": "C index",
+    "r2": "R²",
+    "mae": "mean absolute error",
 }
 
 
@@ -57,7 +68,7 @@ class KnownPatients:
         names = {
             name for fold in found.folds.values() for own in fold.subsets.values() for name in own
         }
-        names |= {name for table in found.predictions.values() for name in table.names}
+        names |= {name for own in found.predicted_names.values() for name in own}
         self.known = {name: patient for name in names if (patient := self.of(name)) is not None}
         self.names = names
 
@@ -156,12 +167,19 @@ def _claims(found: ResultFolder, number: int) -> Mapping[str, float]:
     return claims
 
 
+def other_metrics(found: ResultFolder) -> Iterator[ResultRow]:
+    """The metrics of survival or of numbers, of each fold and of all of them."""
+    for one in outcome_metrics(found.outcomes):
+        value, interval = one.estimate
+        yield ResultRow(one.fold, one.metric, one.patients, one.patients, value, *interval)
+
+
 def describe_row(row: ResultRow) -> str:
     """A metric with its interval and the claimed value, as text."""
     where = "all folds" if row.fold is None else f"fold {row.fold}"
     claimed = "" if row.claimed is None else f"; claimed {row.claimed:.3f}"
     size = f"{row.slides} tested" + (f" of {row.patients} patients" if row.patients else "")
-    metric = "AUC" if row.metric == "auc" else row.metric
+    metric = METRIC_TEXT.get(row.metric, row.metric)
     if math.isnan(row.value):
         interval = f" (95 % interval {row.low:.3f} to {row.high:.3f})" if row.low == row.low else ""
         return f"{where}, {size}: {metric} not recomputed, no predictions{claimed}{interval}"

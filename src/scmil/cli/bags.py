@@ -11,13 +11,18 @@ import typer
 from scmil.cli import app
 from scmil.cli.options import (
     BAGS,
+    EventColumn,
+    EventValue,
     Format,
+    Grades,
     Json,
     Key,
     LabelColumn,
     Missing,
     Overwrite,
     RetryFailed,
+    TaskName,
+    TimeColumn,
 )
 from scmil.cli.output import say, say_failed
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
     from scmil.bags.labels import Labels
     from scmil.bags.splits import Split
+    from scmil.bags.targets import Targets
+    from scmil.studies.settings import TaskOptions
 
 Bags = Annotated[
     Path,
@@ -186,6 +193,11 @@ def audit_(
         typer.Argument(help="Table of labels, with columns such as case_id, slide_id and label."),
     ] = None,
     label: LabelColumn = None,
+    task: TaskName = None,
+    time: TimeColumn = None,
+    event: EventColumn = None,
+    event_value: EventValue = None,
+    grades: Grades = None,
     missing: Missing = None,
     splits: Annotated[
         Path | None,
@@ -206,29 +218,59 @@ def audit_(
 
     Example: `scmil audit bags/ labels.csv`
 
-    Reports mixed encoders, missing labels, data leakage, duplicates, NaN and more. With
-    `--results`, finds patients on both sides of the splits of another tool and selection on the
-    test split, and computes its metrics again, with intervals. The exit code is 1 if there is at
-    least one error among the findings.
+    Reports mixed encoders, missing labels, data leakage, duplicates, NaN and more; for other tasks
+    than classes also times without events, constant numbers, outliers, missing grades and labels
+    that are never present. With `--results`, finds patients on both sides of the splits of another
+    tool and selection on the test split, and computes its metrics again, with intervals. The exit
+    code is 1 if there is at least one error among the findings.
     """
     from scmil.bags.audit import audit
     from scmil.bags.formats import open_bags
+    from scmil.studies.settings import TaskOptions
 
     if results is not None or folder is None:
         from scmil.cli.audit_results import audit_other_tool
 
         audit_other_tool(results, [path for path in (folder, labels) if path], label, as_json)
         return
-    table = _read_label_table(labels, label, missing)
+    chosen = TaskOptions(task, time, event, event_value, grades)
+    targets = _read_audited_targets(folder, labels, label, chosen, missing)
+    table = None if targets is not None else _read_label_table(labels, label, missing)
     bags = open_bags(folder, format_name, table, key=key)
-    result = audit(bags, table, _read_splits(splits, bags))
+    result = audit(bags, table, _read_splits(splits, bags), targets=targets)
     if as_json:
         say(json.dumps(result.as_json(), indent=2))
     else:
+        for note in targets.notes if targets is not None else ():
+            say(note)
         for line in result.lines():
             say(line)
     if not result.ok:
         raise typer.Exit(1)
+
+
+def _read_audited_targets(
+    folder: Path, path: Path | None, label: str | None, task: TaskOptions, missing: str | None
+) -> Targets | None:
+    """Read times, numbers, grades or several labels; None for classes and without a table."""
+    from scmil.studies.settings import DataSettings
+    from scmil.studies.target_data import read_data_targets
+
+    if path is None and task.task is None and task.time is None and task.event is None:
+        return None
+    settings = DataSettings(
+        str(folder),
+        False,
+        labels=None if path is None else str(path),
+        label=label,
+        missing=missing,
+        task=task.task,
+        time=task.time,
+        event=task.event,
+        event_value=task.event_value,
+        grades=task.grades,
+    )
+    return read_data_targets(settings)
 
 
 def _read_label_table(path: Path | None, label: str | None, missing: str | None) -> Labels | None:

@@ -184,39 +184,46 @@ class TaskChoice(NamedTuple):
     loss: str | None
 
 
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        help="What is predicted: class, survival (a time to an event), regression (a number), "
+        "ordinal (an ordered grade) or multilabel (several yes/no labels).",
+        show_default="inferred from the columns, and stated in the output",
+    ),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the times to an event, for survival.", show_default="such as os_months"
+    ),
+]
+EventColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the events, 1 or 0, for survival.", show_default="such as os_event"
+    ),
+]
+EventValue = Annotated[
+    str | None,
+    typer.Option(help="The value of the column of events that means an event, such as 2."),
+]
+Grades = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Comma-separated grades from the lowest, such as 'low,medium,high'. Whole numbers "
+        "need none.",
+    ),
+]
+
+
 def read_task(
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="What is predicted: class, survival (a time to an event), regression (a number), "
-            "ordinal (an ordered grade) or multilabel (several yes/no labels).",
-            show_default="inferred from the columns, and stated in the output",
-        ),
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the times to an event, for survival.", show_default="such as os_months"
-        ),
-    ] = None,
-    event: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the events, 1 or 0, for survival.", show_default="such as os_event"
-        ),
-    ] = None,
-    event_value: Annotated[
-        str | None,
-        typer.Option(help="The value of the column of events that means an event, such as 2."),
-    ] = None,
-    grades: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Comma-separated grades from the lowest, such as 'low,medium,high'. Whole numbers "
-            "need none.",
-        ),
-    ] = None,
+    task: TaskName = None,
+    time: TimeColumn = None,
+    event: EventColumn = None,
+    event_value: EventValue = None,
+    grades: Grades = None,
     loss: Annotated[
         str | None,
         typer.Option(

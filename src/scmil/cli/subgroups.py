@@ -47,6 +47,7 @@ def subgroups_(
     largest gap between groups of each column is tested by permutation, and the p-values are
     adjusted for the number of gaps.
     """
+    from scmil.core.run_format import MAIN_METRICS
     from scmil.report.subgroup_page import summarise_gaps
     from scmil.studies.subgroups import report_subgroups
 
@@ -58,11 +59,13 @@ def subgroups_(
     if as_json:
         say_json(report.as_json())
         return
-    for row in (row for row in report.rows() if row["metric"] in ("accuracy", "auc")):
+    main = MAIN_METRICS.get(report.task)
+    printed = ("accuracy", "auc") if main is None else (main.column,)
+    for row in (row for row in report.rows() if row["metric"] in printed):
         value, low, high = (three_decimals(row[key]) for key in ("value", "low", "high"))
         small = ", small group" if row["small"] else ""
         group = f"{row['column']} {row['group']}, {row['patients']} patients{small}"
-        metric = row["metric"].replace("auc", "AUC")
+        metric = main.name if main else row["metric"].replace("auc", "AUC")
         say(f"{group}: {metric} {value} (95 % interval {low} to {high})")
     say(summarise_gaps(report.table))
     say("\n".join(map(str, report.files)))

@@ -111,7 +111,8 @@ def _print_test(page: dict[str, Any], out: Path) -> None:
         own = page["metrics"].get(level)
         if own is None:
             continue
-        say(f"{own['n']} {level}s of {own['patients']} patients:")
+        of = f" of {own['patients']} patients" if level == "slide" else ""
+        say(f"{own['n']} {level}s{of}:")
         for name in [name for name in own if isinstance(own[name], dict)][:4]:
             change = page["change"].get(level, {}).get(name)
             words = f", change {_format(change)}" if change else ""

@@ -163,7 +163,7 @@ def train_(
         typer.Option(
             "--keep-folds",
             help="With --folds: keep the models of the cross-validation as an ensemble. predict "
-            "and test then give the mean of their probabilities and their standard deviation.",
+            "and test then give the mean of their predictions and their standard deviation.",
         ),
     ] = False,
     epochs: Epochs = None,
@@ -202,7 +202,7 @@ def train_(
         typer.Option(
             "--calibrate",
             help="Fit a temperature on the validation split, so that probabilities are nearer to "
-            "frequencies. Predicted classes do not change.",
+            "frequencies. Predicted classes do not change. Not for numbers and Cox models.",
         ),
     ] = False,
     seed: Seed = 0,

@@ -29,6 +29,9 @@ MAIN_METRICS = {
     "multilabel": MainMetric("macro: auc", 0.5, "macro AUC"),
 }
 
+# After the name of a grade: the probability of this grade or a higher one.
+OR_HIGHER = " or higher"
+
 # How the slides of a patient are used, by `patient` of `[data]`; None is the default.
 PATIENT_MEANING = {
     None: "Each slide is a bag; where patients are counted, predictions of their slides are "

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from scmil.core.limits import problem
 from scmil.core.shapes import Float, Numbers
 from scmil.errors import DataError, OptionError
 from scmil.models.target_losses import (
@@ -40,11 +41,13 @@ class SurvivalObjective:
         edges: Ends of all bins but the last, ascending, from the events of the training split.
         censored_weight: Weight of censored bags in the loss.
         start: Logits of hazards, added to the outputs of the model; see `objective_start`.
+        temperature: What the outputs of the model are divided by before.
     """
 
     edges: tuple[float, ...]
     censored_weight: float = 1.0
     start: tuple[float, ...] = ()
+    temperature: float = 1.0
     task: ClassVar[str] = "survival"
     risk_set: ClassVar[int] = 1
 
@@ -59,7 +62,7 @@ class SurvivalObjective:
             raise OptionError(
                 f"censored_weight = {self.censored_weight}: a number from 0 to 1 is expected."
             )
-        _check_start(self.start, self.numbers)
+        _check_start(self.start, self.numbers, self.temperature)
 
     @property
     def numbers(self) -> int:
@@ -69,12 +72,12 @@ class SurvivalObjective:
     def losses(self, numbers: Tensor, target: Tensor) -> Tensor:
         """The loss of each bag; `target` has the time and the event."""
         bins = torch.bucketize(target[..., 0].contiguous(), self._edges(target))
-        logits = _from_start(numbers, self.start)
+        logits = _from_start(numbers, self.start, self.temperature)
         return discrete_survival_loss(logits, bins, target[..., 1] > 0, self.censored_weight)
 
     def outputs(self, numbers: Tensor) -> Tensor:
         """The probability of no event up to each edge, and through the last bin."""
-        return F.logsigmoid(-_from_start(numbers, self.start)).cumsum(-1).exp()
+        return F.logsigmoid(-_from_start(numbers, self.start, self.temperature)).cumsum(-1).exp()
 
     def _edges(self, like: Tensor) -> Tensor:
         return torch.tensor(self.edges, dtype=like.dtype, device=like.device)
@@ -152,17 +155,19 @@ class OrdinalObjective:
     Attributes:
         grades: Number of grades.
         start: Numbers that are added to the outputs of the model; see `objective_start`.
+        temperature: What the outputs of the model are divided by before.
     """
 
     grades: int
     start: tuple[float, ...] = ()
+    temperature: float = 1.0
     task: ClassVar[str] = "ordinal"
     risk_set: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not 2 <= self.grades <= MOST_NUMBERS:
             raise OptionError(f"grades = {self.grades}: 2 to {MOST_NUMBERS} are expected.")
-        _check_start(self.start, self.numbers)
+        _check_start(self.start, self.numbers, self.temperature)
 
     @property
     def numbers(self) -> int:
@@ -179,7 +184,7 @@ class OrdinalObjective:
         return grade_log_probabilities(self._logits(numbers)).exp()
 
     def _logits(self, numbers: Tensor) -> Tensor:
-        return cumulative_logits(_from_start(numbers, self.start))
+        return cumulative_logits(_from_start(numbers, self.start, self.temperature))
 
 
 @dataclass(frozen=True)
@@ -189,17 +194,19 @@ class MultilabelObjective:
     Attributes:
         labels: Number of labels.
         start: Logits of labels, added to the outputs of the model; see `objective_start`.
+        temperature: What the outputs of the model are divided by before.
     """
 
     labels: int
     start: tuple[float, ...] = ()
+    temperature: float = 1.0
     task: ClassVar[str] = "multilabel"
     risk_set: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.labels <= MOST_NUMBERS:
             raise OptionError(f"labels = {self.labels}: 1 to {MOST_NUMBERS} are expected.")
-        _check_start(self.start, self.numbers)
+        _check_start(self.start, self.numbers, self.temperature)
 
     @property
     def numbers(self) -> int:
@@ -210,20 +217,23 @@ class MultilabelObjective:
         """The mean binary cross-entropy of the known labels of each bag."""
         known = ~target.isnan()
         filled = torch.where(known, target, 0.0).to(numbers.dtype)
-        logits = _from_start(numbers, self.start)
+        logits = _from_start(numbers, self.start, self.temperature)
         each = F.binary_cross_entropy_with_logits(logits, filled, reduction="none")
         return (each * known).sum(-1) / known.sum(-1).clamp(min=1)
 
     def outputs(self, numbers: Tensor) -> Tensor:
         """The probability of each label."""
-        return _from_start(numbers, self.start).sigmoid()
+        return _from_start(numbers, self.start, self.temperature).sigmoid()
 
 
-def _from_start(numbers: Tensor, start: tuple[float, ...]) -> Tensor:
-    return numbers + numbers.new_tensor(start) if start else numbers
+def _from_start(numbers: Tensor, start: tuple[float, ...], temperature: float) -> Tensor:
+    scaled = numbers if temperature == 1 else numbers / temperature
+    return scaled + numbers.new_tensor(start) if start else scaled
 
 
-def _check_start(start: tuple[float, ...], numbers: int) -> None:
+def _check_start(start: tuple[float, ...], numbers: int, temperature: float) -> None:
+    if reason := problem("temperature", temperature):
+        raise OptionError(f"{reason}.")
     if start and (len(start) != numbers or not all(math.isfinite(value) for value in start)):
         raise OptionError(f"start = {list(start)[:5]}: {numbers} finite numbers are expected.")
 
@@ -271,7 +281,8 @@ def objective_json(objective: Objective) -> dict[str, Any]:
     return {"name": name} | {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(objective).items()
-        if key != "start" or value  # as in files that were written before it existed
+        # As in files that were written before they existed.
+        if not ((key == "start" and not value) or (key == "temperature" and value == 1))
     }
 
 
@@ -326,6 +337,21 @@ def survival_edges(times: ArrayLike, events: ArrayLike, bins: int = DEFAULT_BINS
     return np.unique(np.quantile(observed, np.linspace(0, 1, bins + 1)[1:-1]))
 
 
+def bin_ends(edges: Sequence[float], last: float | None = None) -> Numbers:
+    """The end of every bin.
+
+    Args:
+        edges: Ends of all bins but the last.
+        last: End of the last bin; None continues it as long as the one before.
+
+    >>> bin_ends([2.0, 5.0]).tolist(), bin_ends([2.0], 9.0).tolist()
+    ([2.0, 5.0, 8.0], [2.0, 9.0])
+    """
+    before = edges[-2] if len(edges) > 1 else 0.0
+    own = last if last is not None and last > edges[-1] else 2 * edges[-1] - before
+    return np.array([*edges, own])
+
+
 def survival_at(
     edges: Sequence[float], survival: ArrayLike, times: ArrayLike, last: float | None = None
 ) -> Numbers:
@@ -343,8 +369,7 @@ def survival_at(
     >>> survival_at([2.0], [[0.5, 0.25]], [0.0, 1.0, 2.0, 4.0]).round(3).tolist()
     [[1.0, 0.707, 0.5, 0.25]]
     """
-    ends = np.array([0.0, *edges, 0.0])
-    ends[-1] = last if last is not None and last > ends[-2] else 2 * ends[-2] - ends[-3]
+    ends = np.array([0.0, *bin_ends(edges, last)])
     log = np.log(np.clip(np.asarray(survival, dtype=float), 1e-12, 1.0))
     log = np.concatenate([np.zeros((len(log), 1)), log], axis=1)
     points = np.atleast_1d(np.asarray(times, dtype=float))

@@ -53,21 +53,48 @@ def calibration_sections(
         predictions: The content of `predictions.csv`.
     """
     classes: Sequence[str] = study.get("classes") or ()
-    test = _split(predictions, classes, "test")
+    parts = [split_of_classes(predictions, classes, part) for part in ("test", "valid")]
+    return sections_of_split(study, classes, *parts)
+
+
+def sections_of_split(
+    study: Mapping[str, Any],
+    classes: Sequence[str],
+    test: SplitPredictions | None,
+    valid: SplitPredictions | None,
+) -> dict[str, Markup | None]:
+    """The sections for the predictions of a test split; none without one.
+
+    Args:
+        study: The content of `study.json`.
+        classes: Names of the classes, or of the grades.
+        test: The predictions of the test split.
+        valid: Those of the validation split.
+    """
     if len(classes) < 2 or test is None:
         return {}
     return {
         "Calibration": _calibration(study, classes, test),
         "Decision curve": _decision(classes, test) if len(classes) == 2 else None,
-        "Prediction sets": _prediction_sets(test, _split(predictions, classes, "valid")),
+        "Prediction sets": _prediction_sets(test, valid),
     }
 
 
-def _split(predictions: ResultTable, classes: Sequence[str], part: str) -> SplitPredictions | None:
+def split_of_classes(
+    predictions: ResultTable, classes: Sequence[str], part: str, column: str = "y_true"
+) -> SplitPredictions | None:
+    """The predictions of a split; None if it has no slides.
+
+    Args:
+        predictions: The content of `predictions.csv`.
+        classes: Names of the classes, or of the grades.
+        part: The split.
+        column: The column of the observed class.
+    """
     rows = np.flatnonzero(predictions.text("part") == part)
     if not len(rows) or not classes:
         return None
-    truth = predictions.text("y_true")[rows]
+    truth = predictions.text(column)[rows]
     return SplitPredictions(
         np.array([list(classes).index(str(name)) for name in truth], dtype=np.int64),
         np.stack([predictions.numbers(f"p_{name}")[rows] for name in classes], axis=1),
@@ -84,7 +111,7 @@ def _calibration(
         if len(classes) == 2
         else "the probability of the predicted class against how often it is right"
     )
-    temperature = study.get("temperature")
+    temperature = study.get("temperature") or study.get("objective", {}).get("temperature")
     scaled = (
         f" The probabilities were scaled with the temperature {temperature:.3g}, which was fitted "
         "on the validation split."

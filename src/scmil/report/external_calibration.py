@@ -1,11 +1,16 @@
-"""ROC curve and calibration on the page of a test on another cohort."""
+"""ROC curve and calibration of probabilities on the page of a test on another cohort."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
+import numpy as np
+
+from scmil.core.run_format import OR_HIGHER
+from scmil.core.shapes import Numbers
+from scmil.report.estimates import estimate_cell
+from scmil.report.html.markup import Markup, element, format_number, join
 from scmil.report.html.plots import Line, LineStyle, line_legend, line_panel, panels
 from scmil.report.html.tables import number_cell, row_header, table
 from scmil.report.model_page import roc
@@ -15,30 +20,19 @@ Page = Mapping[str, Any]
 DASHED = "4 3"
 
 
-def estimate_cell(
-    found: Page | None, write: Callable[[float | None], str] = format_number
-) -> Markup:
-    """A cell with a metric and its interval; a dash if there is none."""
-    if found is None:
-        return number_cell(ABSENT)
-    if found["low"] is None or found["high"] is None:
-        return number_cell(write(found["value"]), found["value"])
-    low, high = write(found["low"]), write(found["high"])
-    text = join(write(found["value"]), element("small", f"{low} to {high}"))
-    return number_cell(text, found["value"])
-
-
 def calibration_section(page: Page, predictions: ResultTable) -> Markup | None:
-    """ROC curves, reliability diagrams, calibration intercept and slope; None for other tasks."""
+    """ROC curves, reliability diagrams, calibration intercept and slope of classes, labels, or
+    grades at least as high as each; None for other tasks.
+    """
     calibration = page["metrics"].get("calibration")
     if not calibration:
         return None
-    labels, classes = predictions.text("y_true"), list(calibration)
+    classes = list(calibration)
     lines, bins = [], []
     for i, name in enumerate(classes):
-        positive = labels == name
+        positive, p = _outcomes(page, predictions, name)
         if 0 < positive.sum() < len(positive):
-            x, y = roc(positive, predictions.numbers(f"p_{name}"))
+            x, y = roc(positive, p)
             lines.append(Line(name, LineStyle(i, None), x.tolist(), y.tolist()))
         bins.append(_reliability_line(name, i, calibration[name]["bins"]))
     diagonal = Line(
@@ -63,6 +57,20 @@ def calibration_section(page: Page, predictions: ResultTable) -> Markup | None:
     )
 
 
+def _outcomes(page: Page, predictions: ResultTable, name: str) -> tuple[Any, Numbers]:
+    """Whether each slide is positive, and its probability; without slides that have no label."""
+    if page["task"] == "multilabel":
+        values = predictions.numbers(f"y_{name}", empty=True)
+        known = np.isfinite(values)
+        return values[known] == 1, predictions.numbers(f"p_{name}")[known]
+    if page["task"] != "ordinal":
+        return predictions.text("y_true") == name, predictions.numbers(f"p_{name}")
+    grades = list(page["target"]["grades"])
+    above = grades[grades.index(name.removesuffix(OR_HIGHER)) :]
+    observed = predictions.text(f"y_{page['target']['name']}")
+    return np.isin(observed, above), np.sum([predictions.numbers(f"p_{own}") for own in above], 0)
+
+
 def _reliability_line(name: str, colour: int, bins: Sequence[Page]) -> Line:
     x = [float(each["predicted"]) for each in bins]
     y = [float(each["observed"]["value"]) for each in bins]
@@ -72,7 +80,8 @@ def _reliability_line(name: str, colour: int, bins: Sequence[Page]) -> Line:
 def _calibration_words(calibration: Page) -> str:
     words = (
         "Perfect calibration has intercept 0 and slope 1. An intercept above 0 means that the "
-        "class is more frequent than predicted; a slope below 1 that probabilities are too extreme."
+        "outcome is more frequent than predicted; a slope below 1 that probabilities are too "
+        "extreme."
     )
     separated = [name for name, found in calibration.items() if found["separated"]]
     if separated:
@@ -97,7 +106,7 @@ def _calibration_table(calibration: Page) -> Markup:
         for name, found in calibration.items()
     ]
     heads = ["intercept", "slope", "Brier: reliability", "Brier: resolution", "Brier: uncertainty"]
-    return table("Calibration", ["Class"], heads, rows)
+    return table("Calibration", ["Probability of"], heads, rows)
 
 
 def _bins_table(name: str, bins: Sequence[Page]) -> Markup:

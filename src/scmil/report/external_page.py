@@ -9,13 +9,16 @@ from typing import Any
 
 from scmil.core.run_format import MAIN_METRICS
 from scmil.errors import DataError
-from scmil.report.external_calibration import calibration_section, estimate_cell
+from scmil.report.estimates import estimate_cell
+from scmil.report.external_calibration import calibration_section
+from scmil.report.external_targets import target_sections
 from scmil.report.html.markup import Markup, change, element, format_number, join
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import pairs, whole_page
 from scmil.report.run import METRIC_NAMES
 from scmil.report.run_files import ResultTable
-from scmil.report.target_model_page import metric_name
+from scmil.report.target_model_page import EXPLAINED_RISK, describe_target, metric_name
+from scmil.report.target_run import NAMES
 
 Page = Mapping[str, Any]
 SPLITS = {"valid": "validation split", "test": "test split"}
@@ -41,6 +44,7 @@ def external_page(folder: Path) -> str:
     title = f"External validation of {page['model']['folder']}"
     sections = {
         "Metrics": _metrics_tables(page),
+        **target_sections(page, predictions),
         "ROC curve and calibration": calibration_section(page, predictions),
         "Confusion matrix": _confusion_section(page),
         "Case mix": _case_mix(page),
@@ -52,7 +56,9 @@ def external_page(folder: Path) -> str:
         element("section", element("h2", name), body) for name, body in sections.items() if body
     ]
     head = element(
-        "header", element("h1", title), element("p", _describe_test(page), class_="about")
+        "header",
+        element("h1", title),
+        element("p", _describe_test(page, predictions.length), class_="about"),
     )
     foot = element(
         "footer",
@@ -82,22 +88,26 @@ def _read(path: Path) -> Page:
 # -------------------------------------------------------------------------------------- sentences
 
 
-def _describe_test(page: Page) -> str:
-    own, model = page["metrics"]["slide"], page["model"]
+def _describe_test(page: Page, length: int) -> str:
+    metrics, model = page["metrics"], page["model"]
+    own = metrics["slide"] if "slide" in metrics else metrics["patient"]
     aggregator = model["aggregator"]
     name = aggregator if isinstance(aggregator, str) else aggregator["name"]
     several = model["ensemble"]
     kind = f"an ensemble of {several} models ({name})" if several else f"a model ({name})"
-    slides = f"{own['n']} slides of {own['patients']} patients"
-    classes = f" Classes: {', '.join(page['classes'])}." if page["task"] == "class" else ""
-    return f"Test of {kind} on {slides}.{classes}"
+    slides = f"{length} slides of {own['patients']} patients"
+    if page["task"] == "class":
+        return f"Test of {kind} on {slides}. Classes: {', '.join(page['classes'])}."
+    target = f" {describe_target(page)}" if page.get("target") else ""
+    return f"Test of {kind} on {slides}. Task: {page['task']}.{target}"
 
 
 def _test_summary(page: Page) -> str:
     level = "patient" if "patient" in page["metrics"] else "slide"
     own = page["metrics"][level]
     name = _main_metric(page["task"], own)
-    words = f"On {own['n']} {level}s of this cohort: {_metric_name(name)} {_with_range(own[name])}"
+    words = f"On {own['n']} {level}s of this cohort: {_metric_name(name, page['task'])} "
+    words += _with_range(own[name])
     is_class = page["task"] == "class"
     words += f", accuracy {_with_range(own['accuracy'])}." if is_class else "."
     found = page["change"].get(level, {}).get(name)
@@ -147,8 +157,10 @@ def _warnings(page: Page) -> list[str]:
     return words
 
 
-def _metric_name(metric: str) -> str:
-    return METRIC_NAMES.get(metric) or metric_name(metric)
+def _metric_name(metric: str, task: str) -> str:
+    """The name of a metric, as the reports of its task have it."""
+    names = METRIC_NAMES if task == "class" else NAMES.get(task, {})
+    return names.get(metric) or metric_name(metric)
 
 
 def _with_range(found: Page) -> str:
@@ -184,8 +196,12 @@ def _level_table(page: Page, level: str) -> Markup:
     heads = [f"this cohort, {own['n']} {level}s"]
     heads += [f"internal, {inside['n']} {level}s", "change"] if inside else []
     rows = []
+    # Those of single labels have a table of their own.
+    labels = (page.get("target") or {}).get("names", ())
     for name in [name for name in own if isinstance(own[name], Mapping)]:
-        row = [row_header(_metric_name(name)), estimate_cell(own[name])]
+        if name.rpartition(": ")[0] in labels:
+            continue
+        row = [row_header(_metric_name(name, page["task"])), estimate_cell(own[name])]
         if inside:
             row += [estimate_cell(inside.get(name)), estimate_cell(changed.get(name), change)]
         rows.append(row)
@@ -201,11 +217,14 @@ def _confusion_section(page: Page) -> Markup | None:
         for name, row in zip(classes, counts, strict=True)
     ]
     threshold = page["threshold"]
-    words = "Rows are the labels, columns the predictions, by slide."
+    first, words = "Label", "Rows are the labels, columns the predictions, by slide."
+    if page["task"] == "ordinal":
+        first = "Observed"
+        words = "Rows are the observed grades, columns the predicted ones, by slide."
     if len(classes) == 2 and threshold is not None:
         words += f" Threshold on the probability of {classes[1]!r}: {threshold:.3f}, of the model."
     heads = [f"predicted {name}" for name in classes]
-    return join(element("p", words), table("Confusion matrix", ["Label"], [*heads, "all"], rows))
+    return join(element("p", words), table("Confusion matrix", [first], [*heads, "all"], rows))
 
 
 def _case_mix(page: Page) -> Markup:
@@ -290,12 +309,13 @@ def _overlap(page: Page, rows: ResultTable) -> Markup:
 
 
 def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
-    shown = [name for name in predictions.columns if name.startswith(("p_", "sd_", "s_"))]
+    kinds = ("sd_",) if page["task"] == "regression" else ("p_", "sd_", "s_")
+    shown = [name for name in predictions.columns if name.startswith(kinds)]
     values = [predictions.numbers(name, empty=True) for name in shown]
     texts = [name for name in predictions.columns if name.startswith("y_")]
     labels = [predictions.text(name) for name in texts]
     slides, cases = predictions.text("slide_id"), predictions.text("case_id")
-    rows = []
+    rows, digits = [], ".4g" if page["task"] in ("regression", "survival") else ".3f"
     for place in range(predictions.length):
         words = [str(column[place]) for column in labels]
         wrong = page["task"] == "class" and words[0] != words[1]
@@ -306,22 +326,38 @@ def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
             [
                 row_header(str(slides[place]), str(cases[place]) or None),
                 *cells,
-                *(number_cell(f"{column[place]:.3f}", float(column[place])) for column in values),
+                *(
+                    number_cell(f"{column[place]:{digits}}", float(column[place]))
+                    for column in values
+                ),
             ]
         )
     known = {"y_true": "Label", "y_pred": "Predicted"}
-    heads = ["Slide", *(known.get(name, name.removeprefix("y_")) for name in texts)]
+    heads = ["Slide", *(known.get(name, f"observed {name.removeprefix('y_')}") for name in texts)]
     several = page["model"]["ensemble"]
     note = (
-        f"p is the mean over {several} models, sd the standard deviation over them. "
+        f"Predictions are means over {several} models, sd is the standard deviation over them. "
         if several
         else ""
     )
-    names = [name.replace("_", " ", 1) for name in shown]
+    names = [_answer_head(name, page["task"]) for name in shown]
+    risk = f"{EXPLAINED_RISK} " if page["task"] == "survival" else ""
     return join(
-        element("p", f"{note}Click a column header to sort."),
+        element("p", f"{note}{risk}Click a column header to sort."),
         table("Predictions", heads, names, rows),
     )
+
+
+def _answer_head(column: str, task: str) -> str:
+    """The head of a column of answers: p tumor, sd tumor, s(12), or the name of a number.
+
+    >>> [_answer_head(name, "survival") for name in ("p_risk", "sd_risk", "s_12.5")]
+    ['risk', 'sd risk', 's(12.5)']
+    """
+    kind, _, name = column.partition("_")
+    if kind == "s":
+        return f"s({name})"
+    return name if kind == "p" and task in ("regression", "survival") else f"{kind} {name}"
 
 
 def _settings_section(page: Page) -> Markup:

@@ -22,6 +22,7 @@ from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import pairs, whole_page
 from scmil.report.run import METRIC_NAMES
 from scmil.report.run_files import ResultTable
+from scmil.report.target_calibration import target_calibration_sections
 from scmil.report.target_model_page import (
     describe_target,
     read_target_predictions,
@@ -106,6 +107,7 @@ def _target_sections(
     return {
         "Metrics": target_metrics_table(metrics),
         "Predicted and observed": target_plot(study, predictions),
+        **target_calibration_sections(study, predictions),
         "Training": _loss_curves(study, history),
         "Predictions": target_prediction_table(study, predictions),
     }

@@ -55,7 +55,7 @@ def read_class_run(run: Path) -> Run:
     return Run(
         folder=Path(run),
         results=results,
-        folds=_read_folds(Path(run) / "folds.csv", results),
+        folds=read_folds(Path(run) / "folds.csv", results),
         predictions={
             key: rows
             for one in done
@@ -212,17 +212,23 @@ def read_results(
     return results
 
 
-def _read_folds(
-    path: Path, results: Mapping[Key, Result]
+def read_folds(
+    path: Path, results: Mapping[Key, Result], metric: str = "accuracy"
 ) -> dict[Key, dict[tuple[int, int], float]]:
-    table = ResultTable(path, ["dataset", "arm", "protocol", "repeat", "fold", "accuracy"])
+    """The metric of each fold, by its repeat and number; NaN where a fold does not define it.
+
+    Raises:
+        DataError: The file is missing or damaged, or has not all folds of the results.
+    """
+    table = ResultTable(path, ["dataset", "arm", "protocol", "repeat", "fold", metric])
     places = zip(
         table.numbers("repeat").astype(int).tolist(), table.numbers("fold").astype(int).tolist()
     )
     keys = zip(*(table.columns[name] for name in ("arm", "dataset", "protocol")))
     folds: dict[Key, dict[tuple[int, int], float]] = {}
-    for key, place, accuracy in zip(keys, places, table.numbers("accuracy").tolist()):
-        folds.setdefault(Key(*key), {})[place] = accuracy
+    values = table.numbers(metric, empty=metric != "accuracy").tolist()
+    for key, place, value in zip(keys, places, values):
+        folds.setdefault(Key(*key), {})[place] = value
     for key, result in results.items():
         if len(folds.get(key, ())) != result.repeats * result.folds:
             actual = len(folds.get(key, ()))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from scmil.report.html.markup import Markup, element, format_number, join, p_equals, p_value
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import whole_page
+from scmil.report.target_model_page import metric_name
+from scmil.report.target_run import INTERVALS
 from scmil.stats.subgroups import (
     LEAST_OF_CLASS,
     LEAST_PATIENTS,
@@ -23,35 +25,60 @@ NAMES = {
     "specificity": "Specificity",
     "balanced_accuracy": "Balanced accuracy",
 }
-METHOD = (
-    "95 % intervals: Wilson's score interval for proportions, score interval with the variance of "
+METHOD_OF_CLASSES = (
+    "Wilson's score interval for proportions, score interval with the variance of "
     "normal scores for the AUC, both at the effective number of patients."
 )
-TEST = (
-    f"p: permutation test with {PERMUTATIONS} permutations, in which the groups are exchanged "
-    "between patients of the same class. Adjusted p: Holm's correction for all gaps of this table."
-)
-SMALL = (
-    f"Small groups (fewer than {LEAST_PATIENTS} patients, or fewer than {LEAST_OF_CLASS} of a "
-    "class) and missing values are marked, and are left out of the gaps."
-)
+# Between which patients groups are exchanged, and what makes a group small, by task.
+EXCHANGED = {
+    "class": "between patients of the same class",
+    "survival": "between patients with an event, and between those without",
+    "regression": "between patients of the same quarter of the observed numbers",
+    "ordinal": "between patients of the same grade",
+    "multilabel": "between patients with the same value of the label; for the mean over labels, "
+    "with the same number of present labels",
+}
+TOO_FEW = {
+    "class": f", or fewer than {LEAST_OF_CLASS} of a class",
+    "survival": f", or fewer than {LEAST_OF_CLASS} with an event",
+    "multilabel": f", or for the AUC of a label fewer than {LEAST_OF_CLASS} with or without it",
+}
 
 
 def write_subgroup_page(
-    origin: str, classes: Sequence[str], found: SubgroupTable, notes: Sequence[str] = ()
+    origin: str,
+    classes: Sequence[str],
+    found: SubgroupTable,
+    notes: Sequence[str] = (),
+    task: str = "class",
 ) -> str:
     """The page as HTML.
 
     Args:
         origin: What the metrics are computed from.
-        classes: Names of the classes.
+        classes: Names of the classes, grades or labels.
         found: The groups and their gaps.
         notes: Further notes for the reader.
+        task: The task.
     """
     title = "Metrics by subgroup"
-    about = f"On the {origin}. Classes: {', '.join(classes)}."
-    if len(classes) == 2:
-        about += f" Sensitivity is that for {classes[1]!r}."
+    about = f"On the {origin}."
+    if task == "class":
+        about += f" Classes: {', '.join(classes)}."
+        if len(classes) == 2:
+            about += f" Sensitivity is that for {classes[1]!r}."
+    else:
+        about += f" Task: {task}."
+    method = METHOD_OF_CLASSES if task == "class" else INTERVALS[task]
+    small = (
+        f"Small groups (fewer than {LEAST_PATIENTS} patients{TOO_FEW.get(task, '')}) and missing "
+        "values are marked, and are left out of the gaps."
+    )
+    test = (
+        f"p: permutation test with {PERMUTATIONS} permutations, in which the groups are exchanged "
+        f"{EXCHANGED[task]}. Adjusted p: Holm's correction for all {len(found.gaps)} gaps of this "
+        "table."
+    )
     columns = list(dict.fromkeys(group.column for group in found.groups))
     return whole_page(
         title,
@@ -60,13 +87,13 @@ def write_subgroup_page(
         *(element("p", note, class_="note") for note in notes),
         _section(
             "Groups",
-            element("p", f"{METHOD} {SMALL}", class_="note"),
+            element("p", f"95 % intervals: {method} {small}", class_="note"),
             *(
                 _group_table(column, [group for group in found.groups if group.column == column])
                 for column in columns
             ),
         ),
-        _section("Gaps", element("p", TEST, class_="note"), _gap_table(found.gaps))
+        _section("Gaps", element("p", test, class_="note"), _gap_table(found.gaps))
         if found.gaps
         else Markup(),
         element("footer", "Written by scmil. For research use only. Not a medical device."),
@@ -84,16 +111,16 @@ def summarise_gaps(found: SubgroupTable) -> str:
     if gap := found.worst:
         number = f"{len(found.gaps)} compared gap{'s' * (len(found.gaps) > 1)}"
         words = (
-            f"Largest of {number}: {NAMES[gap.metric]} of {gap.column}, {gap.best} better than "
-            f"{gap.worst} by {format_number(gap.difference)} ({p_equals(gap.p)}, adjusted "
+            f"Largest of {number}: {_metric_title(gap.metric)} of {gap.column}, {gap.best} better "
+            f"than {gap.worst} by {format_number(gap.difference)} ({p_equals(gap.p)}, adjusted "
             f"{p_equals(gap.adjusted)})."
         )
         real = [each for each in found.gaps if each.adjusted < 0.05]
         if real and real[0] is not gap:
             other = min(real, key=lambda each: each.adjusted)
             words += (
-                f" The gap with the smallest adjusted p: {NAMES[other.metric]} of {other.column}, "
-                f"{format_number(other.difference)} ({p_equals(other.adjusted)})."
+                f" The gap with the smallest adjusted p: {_metric_title(other.metric)} of "
+                f"{other.column}, {format_number(other.difference)} ({p_equals(other.adjusted)})."
             )
     if found.not_compared:
         words += (
@@ -101,6 +128,11 @@ def summarise_gaps(found: SubgroupTable) -> str:
             f"{', '.join(found.not_compared)}."
         )
     return words.strip()
+
+
+def _metric_title(metric: str) -> str:
+    """The name of a metric of any task."""
+    return NAMES.get(metric) or metric_name(metric)
 
 
 def _section(title: str, *body: Markup) -> Markup:
@@ -121,7 +153,7 @@ def _group_table(column: str, groups: Sequence[Subgroup]) -> Markup:
             limits = element("small", f"{format_number(low)} to {format_number(high)}")
             cells.append(number_cell(join(format_number(value), limits), value))
         rows.append(cells)
-    heads = ["Slides", "Patients", *(NAMES[metric] for metric in metrics)]
+    heads = ["Slides", "Patients", *(_metric_title(metric) for metric in metrics)]
     return join(element("h3", column), table(f"Metrics by {column}", [column], heads, rows))
 
 
@@ -129,7 +161,7 @@ def _gap_table(gaps: Sequence[Gap]) -> Markup:
     rows = [
         [
             row_header(gap.column),
-            text_cell(NAMES[gap.metric]),
+            text_cell(_metric_title(gap.metric)),
             text_cell(gap.best),
             text_cell(gap.worst),
             number_cell(format_number(gap.difference), gap.difference),
@@ -138,5 +170,5 @@ def _gap_table(gaps: Sequence[Gap]) -> Markup:
         ]
         for gap in gaps
     ]
-    words = ["Column", "Metric", "Highest in", "Lowest in"]
+    words = ["Column", "Metric", "Best in", "Worst in"]
     return table("Gaps between subgroups", words, ["Gap", "p", "Adjusted p"], rows)

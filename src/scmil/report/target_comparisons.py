@@ -1,7 +1,10 @@
-"""Compare methods of a task by its main metric, with a paired bootstrap over patients."""
+"""Compare methods of a task by its main metric, with a paired bootstrap over patients and a test
+over the folds, which is corrected for their shared training bags as that of classes.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -14,7 +17,7 @@ from scmil.report.html.markup import change, p_equals
 from scmil.report.run import UNRECORDED, Key, Numbers
 from scmil.report.target_run import HeldOutRows, TargetRun
 from scmil.stats.concordance import Scorer
-from scmil.stats.paired_tests import holm
+from scmil.stats.paired_tests import corrected_t, holm
 from scmil.stats.survival import KaplanMeier, LogRank, kaplan_meier, log_rank, majority_of_patients
 from scmil.stats.target_differences import (
     PairedDifference,
@@ -36,21 +39,33 @@ class TargetComparison:
     protocol: str
     metric: str  # its name in a sentence
     found: PairedDifference
+    fold_p: float  # of the corrected t-test over folds; NaN without folds
     holm_p: float  # corrected over all comparisons under the protocol
+
+    @property
+    def p(self) -> float:
+        """The larger of two p-values: over patients with the models as they are, and over folds
+        with the variation between training sets.
+        """
+        return self.found.p if math.isnan(self.fold_p) else max(self.found.p, self.fold_p)
 
     @property
     def significant(self) -> bool:
         """Whether p < 0.05, without the correction for several comparisons."""
-        return self.found.p < 0.05
+        return self.p < 0.05
 
     def sentence(self) -> str:
         """The result as one sentence."""
         low, high = self.found.interval
-        verdict = (
-            f"a difference that chance alone would rarely make ({p_equals(self.found.p)})"
-            if self.significant
-            else "no difference that this data can show"
-        )
+        if self.significant:
+            verdict = f"a difference that chance alone would rarely make ({p_equals(self.p)})"
+        elif self.found.p < 0.05:
+            verdict = (
+                "no difference that exceeds the variation between training sets "
+                f"({p_equals(self.p)} over folds)"
+            )
+        else:
+            verdict = "no difference that this data can show"
         return (
             f"{self.method} changed {self.metric} by {change(self.found.difference)} compared "
             f"with {self.against} (95 % interval {change(low)} to {change(high)}): {verdict}."
@@ -69,8 +84,8 @@ def compare_target_methods(run: TargetRun) -> list[TargetComparison]:
         here = [
             compare_targets(run, a, b) for a, b in pairs if a in run.results and b in run.results
         ]
-        known = [place for place, each in enumerate(here) if np.isfinite(each.found.p)]
-        corrected = holm([here[place].found.p for place in known]).tolist() if known else []
+        known = [place for place, each in enumerate(here) if np.isfinite(each.p)]
+        corrected = holm([here[place].p for place in known]).tolist() if known else []
         for place, p in zip(known, corrected):
             here[place] = replace(here[place], holm_p=float(p))
         compared += here
@@ -104,9 +119,22 @@ def compare_targets(run: TargetRun, a: Key, b: Key) -> TargetComparison:
         _scorers_of_repeats(run, a.dataset, second),
         patients,
     )
+    fold_p = _corrected_p(run, a, b)
     return TargetComparison(
-        a.method, b.method, a.dataset, a.protocol, run.the_main, found, float("nan")
+        a.method, b.method, a.dataset, a.protocol, run.the_main, found, fold_p, math.nan
     )
+
+
+def _corrected_p(run: TargetRun, a: Key, b: Key) -> float:
+    """The p-value of the corrected resampled t-test over the folds in which both have the metric;
+    NaN without folds, or with fewer than two.
+    """
+    if not run.has_folds:
+        return math.nan
+    first, second = run.folds[a], run.folds[b]
+    differences = [first[place] - second[place] for place in sorted(first) if place in second]
+    known = [value for value in differences if math.isfinite(value)]
+    return corrected_t(known, 1 / run.results[a].folds) if len(known) > 1 else math.nan
 
 
 def _scorers_of_repeats(run: TargetRun, dataset: str, rows: HeldOutRows) -> list[Scorer]:

@@ -16,13 +16,18 @@ from scmil.report.html.plots import Line, LineStyle, panels
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.run_files import ResultTable
 from scmil.report.target_run import LABEL_METRICS, NAMES
-from scmil.stats.survival import kaplan_meier
+from scmil.stats.bootstrap import number_groups
+from scmil.stats.survival import kaplan_meier, majority_of_patients
 
 METRICS = {name: text for names in NAMES.values() for name, text in names.items()} | {
     **{name: text for name, text in LABEL_METRICS.items() if name != "auc"},
     "mae": "mean absolute error",
 }
 Mask = NDArray[np.bool_]
+EXPLAINED_RISK = (
+    "The risk is higher for an earlier event; s(t) is the predicted probability of no event up to "
+    "the time t."
+)
 PARTS = {"test": "test split", "valid": "validation split", "train": "training split"}
 
 
@@ -150,10 +155,7 @@ def target_prediction_table(study: Mapping[str, Any], predictions: ResultTable) 
     ]
     words = "Observed and predicted values. Click a column header to sort."
     if study["task"] == "survival":
-        words += (
-            " The risk is higher for an earlier event; s(t) is the predicted probability of no "
-            "event up to the time t."
-        )
+        words += f" {EXPLAINED_RISK}"
     heads = [f"s({name[2:]})" if name.startswith("s_") else name[2:] for name in predicted]
     first = ["Slide", "Split", *(name[2:] for name in observed), "Predicted"]
     return join(element("p", words), table("Predictions", first, heads, rows))
@@ -166,10 +168,23 @@ def target_plot(study: Mapping[str, Any], predictions: ResultTable) -> Markup | 
     """
     parts = predictions.text("part")
     part = "test" if (parts == "test").any() else "valid"
-    own = parts == part
+    return plot_of_rows(study, predictions, parts == part, PARTS[part])
+
+
+def plot_of_rows(
+    study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
+) -> Markup | None:
+    """The plot of `target_plot` for some slides.
+
+    Args:
+        study: The task and the target.
+        predictions: Observed and predicted values of slides.
+        own: The slides.
+        part: What they are, in words.
+    """
     draw = {"survival": _survival_plot, "regression": _agreement_plot, "ordinal": _grade_table}
     made = draw.get(study["task"])
-    return None if made is None or not own.any() else made(study, predictions, own, PARTS[part])
+    return None if made is None or not own.any() else made(study, predictions, own, part)
 
 
 def _survival_plot(
@@ -177,11 +192,13 @@ def _survival_plot(
 ) -> Markup:
     target = study["target"]
     rows = np.flatnonzero(own)
-    cases = [str(predictions.text("case_id")[i]) or f"slide {i}" for i in rows]
-    first = rows[np.unique(cases, return_index=True)[1]]
+    cases = [str(predictions.text("case_id")[i]) or None for i in rows]
+    units = number_groups(cases, len(rows))
+    first = rows[np.unique(units, return_index=True)[1]]
     times = predictions.numbers(f"y_{target['time']}")[first]
     events = predictions.numbers(f"y_{target['event']}")[first]
-    high = np.char.startswith(predictions.text("y_pred")[first].astype(str), "high")
+    above = np.char.startswith(predictions.text("y_pred")[rows].astype(str), "high")
+    high = majority_of_patients(units, above)
     groups = {
         name: kaplan_meier(times[chosen], events[chosen])
         for name, chosen in (("low risk", ~high), ("high risk", high))
@@ -189,8 +206,8 @@ def _survival_plot(
     }
     words = (
         f"Kaplan-Meier curves of the patients of the {part} with a low and a high predicted risk; "
-        "the cut-off is the median risk of the training split, and the first slide of a patient "
-        "decides. Short lines are censored times."
+        "the cut-off is the median risk of the training split. A patient has a high risk if more "
+        "than half of the slides have one. Short lines are censored times."
     )
     sizes = ", ".join(f"{int(c.sum())} {n}" for n, c in (("low", ~high), ("high", high)))
     panel = target_plots.survival_panel(sizes, groups, target["time"])

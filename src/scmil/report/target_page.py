@@ -154,7 +154,7 @@ def _comparisons(run: TargetRun, compared: Sequence[TargetComparison]) -> Markup
                     ),
                     each.found.difference,
                 ),
-                number_cell(p_value(each.found.p), each.found.p),
+                number_cell(p_value(each.p), each.p),
                 number_cell(p_value(each.holm_p), each.holm_p),
             ]
             for each in here

@@ -18,6 +18,7 @@ from scmil.report.run_files import (
     read_costs,
     read_experiment,
     read_failures,
+    read_folds,
     read_history,
     read_plan_file,
     read_results,
@@ -213,7 +214,7 @@ def read_target_run(run: Path) -> TargetRun:
     return TargetRun(
         folder=run,
         results=results,
-        folds={},
+        folds=read_folds(run / "folds.csv", results, main[0]) if started else {},
         predictions={},
         history={(one.method, one.dataset): read_history(run, one) for one in done},
         failed=read_failures(run, [one for one in planned if one not in done]),

@@ -23,8 +23,10 @@ from scmil.stats.ordinal import grade_confusion
 
 DIGITS = 3
 P_NOTE = (
-    "p: paired bootstrap over patients, corrected by Holm for all comparisons under a protocol. It "
-    "does not include the variation between training sets."
+    "p: the larger of those of a paired bootstrap over patients and of a t-test over folds, "
+    "corrected for their shared training bags (Nadeau and Bengio), which includes the variation "
+    "between training sets; with one test set that of the bootstrap. p (Holm): corrected for all "
+    "comparisons under a protocol. The interval is that of the bootstrap."
 )
 
 
@@ -181,7 +183,7 @@ def target_comparisons_for_terminal(
             each.protocol,
             f"{change(each.found.difference)}\n({change(each.found.interval.low)} to "
             f"{change(each.found.interval.high)})",
-            p_value(each.found.p),
+            p_value(each.p),
             p_value(each.holm_p),
         )
         for each in (compare_target_methods(run) if compared is None else compared)

@@ -94,7 +94,7 @@ def _comparison_lines(run: TargetRun, compared: Sequence[TargetComparison]) -> s
             *map(markdown, (each.method, each.against, each.dataset)),
             change(each.found.difference),
             f"{change(each.found.interval.low)} to {change(each.found.interval.high)}",
-            p_value(each.found.p),
+            p_value(each.p),
             p_value(each.holm_p),
         ]
         for each in compared

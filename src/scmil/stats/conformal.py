@@ -1,4 +1,5 @@
-"""Split conformal prediction: sets of classes that contain the true one with a given probability.
+"""Split conformal prediction: sets of classes that contain the true one with a given probability,
+and intervals of numbers.
 
 The guarantee is over patients: one probability vector for each patient, the mean over the slides,
 and calibration patients that took no part in training. It holds on average over patients who come
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError
 from scmil.stats.bootstrap import Groups, Interval, number_groups
+from scmil.stats.regression import check_numbers
 from scmil.stats.small_samples import proportion_interval
 
 
@@ -108,6 +110,73 @@ def set_coverage(
         float(sizes.mean()),
         int((sizes == 0).sum()),
     )
+
+
+class IntervalCoverage(NamedTuple):
+    """How often the prediction intervals of patients contain the observed number."""
+
+    patients: int
+    coverage: float
+    interval: Interval
+
+
+def conformal_half_width(
+    truth: ArrayLike, predicted: ArrayLike, error: float = 0.1, groups: Groups | None = None
+) -> float:
+    """Half of the width of the interval around a predicted number.
+
+    Args:
+        truth: Observed number of each slide of the calibration patients (b,).
+        predicted: Predicted numbers (b,).
+        error: Accepted share of patients whose interval does not contain the observed number.
+        groups: The patient of each slide; None is a patient of its own. The numbers of the slides
+            of a patient are averaged.
+
+    Returns:
+        The half width; infinite if there are fewer than 1 / error - 1 patients.
+
+    Raises:
+        DataError: If the input is invalid.
+
+    >>> conformal_half_width(np.arange(1.0, 20.0), np.zeros(19), 0.1)
+    18.0
+    """
+    if not 0 < error < 1:
+        raise DataError(f"error = {error}: a number above 0 and below 1 is expected.")
+    distances = np.sort(_distances(truth, predicted, groups))
+    position = math.ceil((1 - error) * (len(distances) + 1) - 1e-9) - 1
+    return float(distances[position]) if position < len(distances) else math.inf
+
+
+def interval_coverage(
+    truth: ArrayLike, predicted: ArrayLike, half_width: float, groups: Groups | None = None
+) -> IntervalCoverage:
+    """The coverage of the prediction intervals on other patients, such as the test split.
+
+    Args:
+        truth: Observed number of each slide (b,).
+        predicted: Predicted numbers (b,).
+        half_width: The result of `conformal_half_width`.
+        groups: The patient of each slide; None is a patient of its own.
+
+    Returns:
+        The share of patients whose interval contains the observed number with Wilson's interval.
+
+    Raises:
+        DataError: If the input is invalid.
+
+    >>> interval_coverage([1.0, 5.0], [2.0, 2.0], 1.5)[:2]
+    (2, 0.5)
+    """
+    hits = (_distances(truth, predicted, groups) <= half_width).astype(float)
+    return IntervalCoverage(len(hits), float(hits.mean()), proportion_interval(hits))
+
+
+def _distances(truth: ArrayLike, predicted: ArrayLike, groups: Groups | None) -> Numbers:
+    """The distance of the mean observed and the mean predicted number of each patient."""
+    y, p = check_numbers(truth, predicted)
+    units = number_groups(groups, len(y))
+    return np.abs(np.bincount(units, y - p) / np.bincount(units))
 
 
 def _patients(

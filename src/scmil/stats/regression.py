@@ -79,8 +79,8 @@ def regression_intervals(
     low, high = _log_interval(1 - values["r2"], unexplained)
     return {
         "r2": Interval(1 - high, 1 - low),
-        "pearson": _fisher_interval(values["pearson"], 1 / (patients - 3)),
-        "spearman": _fisher_interval(
+        "pearson": fisher_interval(values["pearson"], 1 / (patients - 3)),
+        "spearman": fisher_interval(
             values["spearman"], (1 + values["spearman"] ** 2 / 2) / (patients - 3)
         ),
         "mae": _log_interval(values["mae"], absolute / number),
@@ -120,7 +120,12 @@ def _log_interval(value: float, without_each: Numbers) -> Interval:
     return Interval(value * math.exp(-half), value * math.exp(half))
 
 
-def _fisher_interval(value: float, variance: float) -> Interval:
+def fisher_interval(value: float, variance: float) -> Interval:
+    """The 95 % interval of a correlation, given the variance of its inverse hyperbolic tangent.
+
+    >>> [round(end, 2) for end in fisher_interval(0.5, 1 / 17)]
+    [0.07, 0.77]
+    """
     if not abs(value) < 1:
         return Interval(value, value)
     centre, half = math.atanh(value), Z * math.sqrt(variance)

@@ -1,8 +1,9 @@
 """The interval that a study can expect, before it is made: widths from numbers of patients.
 
-The intervals are those of the reports (`small_samples.auc_interval`), at an assumed AUC or
-concordance. Scores are assumed to be normal with equal variances in both classes, and patients to
-be independent. Close to the mean width over simulated samples; a test compares the two.
+The intervals are those of the reports (`small_samples.auc_interval`, and Fisher's for a
+correlation), at an assumed AUC, concordance or correlation. Scores are assumed to be normal with
+equal variances in both classes, and patients to be independent. Close to the mean width over
+simulated samples; a test compares the two.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import numpy as np
 from scmil.errors import DataError
 from scmil.stats.bootstrap import Interval
 from scmil.stats.concordance import SIZE_PER_EVENT
+from scmil.stats.regression import fisher_interval
 from scmil.stats.small_samples import UNKNOWN, auc_interval
 
+AUC, CONCORDANCE, CORRELATION = "auc", "concordance", "correlation"
 MOST_PATIENTS = 10_000_000  # beyond it a width is called out of reach
 
 
@@ -29,10 +32,10 @@ class ExpectedInterval:
 
     Attributes:
         design: What is tested, such as "20 % test split".
-        value: The assumed AUC or concordance.
+        value: The assumed AUC, concordance or correlation.
         low: Lower limit of the 95 % interval.
         high: Upper limit.
-        tested: Patients that are tested, by class, or events and censored patients.
+        tested: Patients that are tested, by class, or events and censored patients, or all.
         needed: Patients of the whole cohort, with the same shares, for the requested width; None
             if more than 10 million are needed.
     """
@@ -110,11 +113,34 @@ def expected_concordance_interval(value: float, events: float, folds: int = 1) -
     return auc_interval(value, size, size, 1 / folds) if size > 0 else UNKNOWN
 
 
+def expected_correlation_interval(value: float, patients: float) -> Interval:
+    """The expected 95 % interval of Pearson's correlation of observed and predicted numbers.
+
+    Args:
+        value: The assumed correlation.
+        patients: Number of tested patients; those of all folds are one sample.
+
+    Returns:
+        Fisher's interval; (NaN, NaN) for fewer than four patients.
+
+    Raises:
+        DataError: The correlation is not between 0 and 1.
+
+    >>> [round(end, 3) for end in expected_correlation_interval(0.6, 50)]
+    [0.386, 0.752]
+    """
+    if not 0 <= value < 1:
+        raise DataError(
+            f"assumed correlation = {value}: a number from 0 to below 1 is expected, such as 0.6."
+        )
+    return fisher_interval(value, 1 / (patients - 3)) if patients > 3 else UNKNOWN
+
+
 def expected_intervals(
     counts: Mapping[str, int],
     value: float,
     *,
-    survival: bool = False,
+    metric: str = AUC,
     test: float = 0.2,
     folds: int = 5,
     width: float = 0.1,
@@ -122,9 +148,10 @@ def expected_intervals(
     """What a test split and a cross-validation of the same patients can show.
 
     Args:
-        counts: Patients of each class; for survival `{"events": ..., "censored": ...}`.
-        value: The assumed AUC or concordance.
-        survival: Whether it is a concordance.
+        counts: Patients of each class; for survival `{"events": ..., "censored": ...}`, for a
+            number `{"patients": ...}`.
+        value: The assumed AUC, concordance or correlation.
+        metric: "auc", "concordance" or "correlation".
         test: Fraction of the patients in the test split.
         folds: Number of folds of the cross-validation, in which every patient is tested once.
         width: The width for which the necessary number of patients is computed.
@@ -139,11 +166,13 @@ def expected_intervals(
     >>> split.tested, round(split.width, 2), round(folds.width, 2), folds.needed
     ({'normal': 12, 'tumor': 8}, 0.39, 0.18, 309)
     """
-    _check_design(counts, survival, test, folds, width)
+    _check_design(counts, metric, test, folds, width)
     parts = {name: max(1, round(number * test)) for name, number in counts.items()}
 
     def interval(tested: Mapping[str, float], divided: int) -> Interval:
-        if survival:
+        if metric == CORRELATION:
+            return expected_correlation_interval(value, tested["patients"])
+        if metric == CONCORDANCE:
             return expected_concordance_interval(value, tested["events"], divided)
         return expected_auc_interval(value, list(tested.values()), divided)
 
@@ -191,15 +220,17 @@ def _check_value(name: str, value: float) -> None:
 
 
 def _check_design(
-    counts: Mapping[str, int], survival: bool, test: float, folds: int, width: float
+    counts: Mapping[str, int], metric: str, test: float, folds: int, width: float
 ) -> None:
     if not 0 < test < 1 or not 0 < width < 1:
         raise DataError(
             f"test = {test}, width = {width}: numbers between 0 and 1 are expected, such as 0.2."
         )
-    rarest = counts.get("events", 0) if survival else min(counts.values(), default=0)
+    by_event = metric == CONCORDANCE
+    rarest = counts.get("events", 0) if by_event else min(counts.values(), default=0)
     if not 2 <= folds <= rarest:
-        what = "patients with an event" if survival else "patients of the rarest class"
+        other = "patients" if metric == CORRELATION else "patients of the rarest class"
+        what = "patients with an event" if by_event else other
         raise DataError(
             f"folds = {folds}, with {rarest} {what}: at least 2 folds are expected, and one such "
             "patient for each. Use fewer folds, or add patients."

@@ -2,15 +2,16 @@
 
 Each gap is tested by permutation: the subgroups are exchanged between patients of the same class,
 so that a different share of the classes is no gap. The p-values are adjusted for the number of
-gaps (Holm). Small groups are shown with their intervals and take no part in the gaps.
+gaps (Holm). Small groups are shown with their intervals and take no part in the gaps. Other tasks
+than classes are in `target_subgroups`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +27,43 @@ LEAST_OF_CLASS = 5  # so is one with fewer patients of a class
 MOST_GROUPS = 12  # more values are a number or an id
 PERMUTATIONS = 2000
 MISSING = "(missing)"
+SMALLER_IS_BETTER = WITH_UNITS = ("mae",)
 Statistic = Callable[[Numbers], Numbers]  # groups (k, b) to values (k,)
+
+
+class Family(NamedTuple):
+    """Metrics as functions of groups, and the strata of the slides within which the groups are
+    exchanged.
+    """
+
+    statistics: Mapping[str, Statistic]
+    strata: Sequence[Hashable]
+
+
+class Described(NamedTuple):
+    """The metrics of some slides, and those that have enough patients of each outcome."""
+
+    metrics: Mapping[str, MetricEstimate]
+    reliable: frozenset[str]
+
+
+class Outcomes(Protocol):
+    """Test predictions by slide, of any task."""
+
+    @property
+    def patients(self) -> Groups:
+        """The patient of each slide; None is a patient of its own."""
+
+    def describe(self, rows: NDArray[np.int64]) -> Described:
+        """The metrics of some slides with their intervals."""
+
+    def families(self, rows: NDArray[np.int64], units: NDArray[np.int64]) -> list[Family]:
+        """The metrics to compare as functions of some slides, which belong to units."""
 
 
 @dataclass(frozen=True)
 class SlideOutcomes:
-    """Test predictions by slide.
+    """Test predictions of classes by slide.
 
     Attributes:
         labels: Class of each slide (b,).
@@ -44,6 +76,42 @@ class SlideOutcomes:
     right: Numbers
     probabilities: Numbers
     patients: Groups
+
+    def describe(self, rows: NDArray[np.int64]) -> Described:
+        """Accuracy, AUC, and sensitivity and specificity or the balanced accuracy."""
+        labels, right, p = self.labels[rows], self.right[rows], self.probabilities[rows]
+        units = number_groups([self.patients[i] for i in rows.tolist()], len(rows))
+        of_class = [len(np.unique(units[labels == c])) for c in range(p.shape[1])]
+        everything = np.ones((1, len(rows)))
+        statistics = _statistics(labels, right, p)
+        values = {metric: float(value(everything)[0]) for metric, value in statistics.items()}
+
+        def share(c: int | None) -> Interval:
+            own = np.flatnonzero(labels == c) if c is not None else np.arange(len(labels))
+            if not len(own):
+                return UNKNOWN
+            return proportion_interval(right[own], [units[i].item() for i in own])
+
+        intervals = {
+            "accuracy": share(None),
+            "auc": metric_intervals(labels, p, 0.5, units.tolist())["auc"],
+            "sensitivity": share(1),
+            "specificity": share(0),
+        }
+        if "balanced_accuracy" in values:
+            present = [c for c in range(p.shape[1]) if of_class[c]]
+            recalls = [float(right[labels == c].mean()) for c in present]
+            intervals["balanced_accuracy"] = mean_interval(recalls, [share(c) for c in present])
+        found = {
+            metric: MetricEstimate(value, intervals[metric]) for metric, value in values.items()
+        }
+        return Described(found, frozenset(found if min(of_class) >= LEAST_OF_CLASS else ()))
+
+    def families(self, rows: NDArray[np.int64], units: NDArray[np.int64]) -> list[Family]:
+        """All metrics; groups are exchanged between patients of the same class."""
+        labels = self.labels[rows]
+        statistics = _statistics(labels, self.right[rows], self.probabilities[rows])
+        return [Family(statistics, labels.tolist())]
 
 
 class Subgroup(NamedTuple):
@@ -87,7 +155,7 @@ class SubgroupTable:
 
 
 def compare_subgroups(
-    tested: SlideOutcomes,
+    tested: Outcomes,
     columns: Mapping[str, Sequence[str | None]],
     permutations: int = PERMUTATIONS,
     seed: int = 0,
@@ -101,8 +169,8 @@ def compare_subgroups(
         seed: Seed of the permutations.
 
     Returns:
-        The groups and gaps. Accuracy and AUC, and for two classes sensitivity and specificity, for
-        more the balanced accuracy.
+        The groups and gaps. Of classes accuracy and AUC, and for two classes sensitivity and
+        specificity, for more the balanced accuracy.
 
     Raises:
         DataError: A column has more than 12 values, one value, or another number of slides.
@@ -120,22 +188,26 @@ def compare_subgroups(
     found: list[Gap] = []
     not_compared: list[str] = []
     for column, values in columns.items():
-        _check_column(column, values, len(tested.labels))
+        _check_column(column, values, len(tested.patients))
         names = sorted({value for value in values if value is not None})
         codes = np.array([names.index(value) if value is not None else -1 for value in values])
-        own = [_describe_group(tested, column, name, codes == i) for i, name in enumerate(names)]
-        groups += own
-        if (codes == -1).any():
-            groups.append(_describe_group(tested, column, MISSING, codes == -1, missing=True))
-        large = [i for i, group in enumerate(own) if not group.small]
-        if len(large) < 2:
+        own = [
+            _describe_group(tested, column, name, np.flatnonzero(codes == i))
+            for i, name in enumerate(names)
+        ]
+        groups += [group for group, _ in own]
+        if len(lost := np.flatnonzero(codes == -1)):
+            groups.append(_describe_group(tested, column, MISSING, lost, missing=True)[0])
+        reliable = [metrics for _, metrics in own]
+        gaps = _gaps(tested, column, names, codes, reliable, permutations, seed)
+        found += gaps
+        if not gaps:
             not_compared.append(column)
-        else:
-            found += _gaps(tested, column, names, codes, large, permutations, seed)
     if found:
         adjusted = holm([gap.p for gap in found])
         found = [gap._replace(adjusted=float(p)) for gap, p in zip(found, adjusted, strict=True)]
-    found.sort(key=lambda gap: -gap.difference)
+    # A difference in units of a number cannot be compared with the others.
+    found.sort(key=lambda gap: (gap.metric in WITH_UNITS, -gap.difference))
     return SubgroupTable(tuple(groups), tuple(found), tuple(not_compared))
 
 
@@ -155,13 +227,12 @@ def _check_column(column: str, values: Sequence[str | None], slides: int) -> Non
         )
 
 
-def _statistics(tested: SlideOutcomes) -> dict[str, Statistic]:
+def _statistics(labels: NDArray[np.int64], right: Numbers, p: Numbers) -> dict[str, Statistic]:
     """The metrics as functions of groups, one in each row of (k, b): 1 for its slides, else 0."""
-    labels, right, p = tested.labels, tested.right, tested.probabilities
 
     def recall(rows: Numbers, c: int) -> Numbers:
         own = rows * (labels == c)
-        return _divide(own @ right, own.sum(1))
+        return share_in_groups(own @ right, own.sum(1))
 
     def area(rows: Numbers) -> Numbers:
         present = [c for c in range(p.shape[1]) if (labels == c).any()]
@@ -171,18 +242,25 @@ def _statistics(tested: SlideOutcomes) -> dict[str, Statistic]:
         ]
         # In a group without a class the mean is over the others, as in `metrics.auc`.
         known = [np.nan_to_num(area) for area in areas]
-        return _divide(np.sum(known, 0), np.isfinite(areas).sum(0))
+        return share_in_groups(np.sum(known, 0), np.isfinite(areas).sum(0))
+
+    def accuracy(rows: Numbers) -> Numbers:
+        return share_in_groups(rows @ right, rows.sum(1))
 
     def balanced(rows: Numbers) -> Numbers:
         recalls = np.array([recall(rows, c) for c in range(p.shape[1])])
-        return _divide(np.nan_to_num(recalls).sum(0), np.isfinite(recalls).sum(0))
+        return share_in_groups(np.nan_to_num(recalls).sum(0), np.isfinite(recalls).sum(0))
 
     further: dict[str, Statistic] = (
         {"sensitivity": lambda rows: recall(rows, 1), "specificity": lambda rows: recall(rows, 0)}
         if p.shape[1] == 2
         else {"balanced_accuracy": balanced}
     )
-    return {"accuracy": lambda rows: _divide(rows @ right, rows.sum(1)), "auc": area, **further}
+    return {
+        "accuracy": lambda rows: share_in_groups(rows @ right, rows.sum(1)),
+        "auc": area,
+        **further,
+    }
 
 
 def _area_in_groups(rows: Numbers, positive: NDArray[np.bool_], scores: Numbers) -> Numbers:
@@ -190,73 +268,77 @@ def _area_in_groups(rows: Numbers, positive: NDArray[np.bool_], scores: Numbers)
     own, other = scores[positive, None], scores[~positive]
     wins = (own > other) + 0.5 * (own == other)
     first, second = rows[:, positive], rows[:, ~positive]
-    return _divide(((first @ wins) * second).sum(1), first.sum(1) * second.sum(1))
+    return share_in_groups(((first @ wins) * second).sum(1), first.sum(1) * second.sum(1))
 
 
-def _divide(a: Numbers, b: Numbers) -> Numbers:
+def share_in_groups(a: Numbers, b: Numbers) -> Numbers:
+    """a / b; NaN where b is 0.
+
+    >>> share_in_groups(np.array([1.0, 0.0]), np.array([2.0, 0.0])).tolist()
+    [0.5, nan]
+    """
     return np.divide(a, b, out=np.full(len(a), np.nan), where=b > 0)
 
 
 def _describe_group(
-    tested: SlideOutcomes, column: str, name: str, rows: NDArray[np.bool_], missing: bool = False
-) -> Subgroup:
-    labels, right, p = tested.labels[rows], tested.right[rows], tested.probabilities[rows]
-    patients = [tested.patients[i] for i in np.flatnonzero(rows).tolist()]
-    units = number_groups(patients, len(patients))
-    of_class = [len(np.unique(units[labels == c])) for c in range(p.shape[1])]
-    group = rows[None].astype(float)
-    values = {metric: float(value(group)[0]) for metric, value in _statistics(tested).items()}
-
-    def share(c: int | None) -> Interval:
-        own = np.flatnonzero(labels == c) if c is not None else np.arange(len(labels))
-        if not len(own):
-            return UNKNOWN
-        return proportion_interval(right[own], [units[i].item() for i in own])
-
-    intervals = {
-        "accuracy": share(None),
-        "auc": metric_intervals(labels, p, 0.5, units.tolist())["auc"],
-        "sensitivity": share(1),
-        "specificity": share(0),
-    }
-    if "balanced_accuracy" in values:
-        present = [c for c in range(p.shape[1]) if of_class[c]]
-        recalls = [float(right[labels == c].mean()) for c in present]
-        intervals["balanced_accuracy"] = mean_interval(recalls, [share(c) for c in present])
-    return Subgroup(
-        column,
-        name,
-        len(labels),
-        int(units.max()) + 1,
-        missing or units.max() + 1 < LEAST_PATIENTS or min(of_class) < LEAST_OF_CLASS,
-        {metric: MetricEstimate(value, intervals[metric]) for metric, value in values.items()},
-    )
+    tested: Outcomes, column: str, name: str, rows: NDArray[np.int64], missing: bool = False
+) -> tuple[Subgroup, frozenset[str]]:
+    """A group, and the metrics that take part in the gaps."""
+    units = number_groups([tested.patients[i] for i in rows.tolist()], len(rows))
+    patients = int(units.max()) + 1
+    found = tested.describe(rows)
+    small = missing or patients < LEAST_PATIENTS or not found.reliable
+    group = Subgroup(column, name, len(rows), patients, small, found.metrics)
+    return group, frozenset() if small else found.reliable
 
 
 def _gaps(
-    tested: SlideOutcomes,
+    tested: Outcomes,
     column: str,
     names: Sequence[str],
     codes: NDArray[np.int64],
+    reliable: Sequence[frozenset[str]],
+    permutations: int,
+    seed: int,
+) -> list[Gap]:
+    """The gap of each metric between the groups of a column that are large enough for it."""
+    gaps = []
+    everything = np.arange(len(codes))
+    for place, family in enumerate(tested.families(everything, everything)):
+        metrics = set(family.statistics)
+        large = [code for code, own in enumerate(reliable) if metrics <= own]
+        if len(large) < 2:
+            continue
+        rows = np.flatnonzero(np.isin(codes, large))
+        units = _units_of([tested.patients[i] for i in rows.tolist()], codes[rows])
+        own = tested.families(rows, units)[place]
+        gaps += _gaps_of_family(own, column, names, codes[rows], units, large, permutations, seed)
+    return gaps
+
+
+def _units_of(patients: Groups, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The number of the unit of each slide: a patient with slides in two groups is two units."""
+    numbers = number_groups(list(patients), len(patients)).tolist()
+    pairs = list(zip(numbers, groups.tolist(), strict=True))
+    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _gaps_of_family(
+    family: Family,
+    column: str,
+    names: Sequence[str],
+    groups: NDArray[np.int64],
+    units: NDArray[np.int64],
     large: Sequence[int],
     permutations: int,
     seed: int,
 ) -> list[Gap]:
-    """The gap of each metric between the large groups of a column, with its p-value."""
-    rows = np.isin(codes, large)
-    patients = [tested.patients[i] for i in np.flatnonzero(rows).tolist()]
-    own = SlideOutcomes(
-        tested.labels[rows], tested.right[rows], tested.probabilities[rows], patients
-    )
-    groups = codes[rows]
-    statistics = _statistics(own)
-    patient_numbers = number_groups(patients, len(patients)).tolist()
-    # A patient with slides in two groups is two units; units are exchanged within their classes.
-    units = np.unique(list(zip(patient_numbers, groups.tolist())), axis=0, return_inverse=True)[1]
-    units = units.reshape(-1)
+    """The gaps with their p-values: units are exchanged within their strata."""
+    statistics = family.statistics
     first = np.unique(units, return_index=True)[1]
     of_unit = groups[first]
-    strata = [tuple(sorted(set(own.labels[units == unit].tolist()))) for unit in range(len(first))]
+    of_slide = np.unique(np.array(family.strata, dtype=float), return_inverse=True)[1].reshape(-1)
+    strata = [tuple(sorted(set(of_slide[units == unit].tolist()))) for unit in range(len(first))]
     members = [
         np.array([i for i, other in enumerate(strata) if other == stratum])
         for stratum in sorted(set(strata))
@@ -278,10 +360,14 @@ def _gaps(
         drawn = np.tile(of_unit, (min(block, permutations - start), 1))
         for positions in members:
             drawn[:, positions] = generator.permuted(drawn[:, positions], axis=1)
-        at_least += (np.ptp(values_of(drawn[:, units]), axis=2) >= observed - 1e-12).sum(0)
+        # A metric that a permutation does not define counts as a gap.
+        at_least += (~(np.ptp(values_of(drawn[:, units]), axis=2) < observed - 1e-12)).sum(0)
     gaps = []
     for metric, own_values, gap, times in zip(statistics, seen, observed, at_least, strict=True):
-        best, worst = (names[large[int(at(own_values))]] for at in (np.argmax, np.argmin))
+        ends = (np.argmax, np.argmin)
+        best, worst = (names[large[int(at(own_values))]] for at in ends)
+        if metric in SMALLER_IS_BETTER:
+            best, worst = worst, best
         p = float((times + 1) / (permutations + 1))
         gaps.append(Gap(column, metric, best, worst, float(gap), p, math.nan))
     return gaps

@@ -18,6 +18,7 @@ from scmil.studies.model_folder import Page
 from scmil.studies.model_metrics import Numbers, metrics_of_splits
 from scmil.studies.settings import TrainSettings
 from scmil.studies.target_metrics import risk_cut_off, target_metrics, target_prediction_rows
+from scmil.studies.temperature import check_calibration
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
@@ -157,12 +158,7 @@ def check_task(bags: BagSet, settings: TrainSettings) -> None:
         weigh_classes(settings.weights, bags.labels, len(bags.classes))
         return
     if settings.calibrate:
-        raise OptionError(f"--calibrate needs classes, and the task is {bags.targets.task!r}.")
-    if settings.keep_folds:
-        raise OptionError(
-            f"--keep-folds needs classes, and the task is {bags.targets.task!r}: bins and scales "
-            "differ between folds. Omit it."
-        )
+        check_calibration(bags.targets.task, settings.loss)
     if settings.weights is not None:
         raise OptionError(f"class_weights need classes, and the task is {bags.targets.task!r}.")
     check_loss(bags.targets.target, settings.loss)

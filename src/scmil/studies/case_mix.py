@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from scmil.bags.targets import GradeTarget, NumberTarget, SurvivalTarget, Target, Targets
 from scmil.core.shapes import Numbers
+from scmil.models.predictions_file import PREDICTIONS
+from scmil.report.run_files import ResultTable
 from scmil.studies.model_folder import Page
+from scmil.studies.target_metrics import observed_columns
 from scmil.studies.training_fingerprint import FACTS, Fingerprint, KnownSlide
 
 NAMES = {
@@ -23,12 +28,15 @@ NAMES = {
 MOST_VALUES = 4  # of a property that the table lists
 
 
-def case_mix(cohort: Fingerprint, training: Fingerprint) -> list[Page]:
+def case_mix(
+    cohort: Fingerprint, training: Fingerprint, outcomes: Sequence[Page] | None = None
+) -> list[Page]:
     """Return a table of properties: of the training split, and of another cohort.
 
     Args:
         cohort: The slides that were evaluated, read with the scaling of the training.
         training: The slides of the model.
+        outcomes: The rows of the outcomes of another task than classes, see `outcome_mix`.
 
     Returns:
         Rows with `property`, `training`, `cohort` and `differs`; None where a property is unknown.
@@ -46,10 +54,72 @@ def case_mix(cohort: Fingerprint, training: Fingerprint) -> list[Page]:
             differs = bool(values[0] and values[1] and not values[1] <= values[0])
             rows.append(_mix_row(NAMES[key], first, second, differs))
     rows.append(_mix_row("tiles per slide, median (quartiles)", _sizes(known), _sizes(own)))
+    if outcomes is not None:  # the classes of the training are strata of the splits
+        return [*rows, *outcomes]
     classes = sorted({slide.label for slide in (*known, *own) if slide.label is not None})
     for name in classes:
         rows.append(_mix_row(f"class {name}", _class_share(known, name), _class_share(own, name)))
     return rows
+
+
+def outcome_mix(folder: Path, targets: Targets, ids: Sequence[str]) -> list[Page]:
+    """Return the rows of `case_mix` for the outcomes of another task than classes.
+
+    Args:
+        folder: The model folder, whose `predictions.csv` has the values of the training split.
+        targets: The values of the cohort.
+        ids: The slides of the cohort.
+
+    Returns:
+        Share of events and follow-up, the number, or the share of each grade or label.
+    """
+    cohort = targets.array(ids)
+    train = _training_values(folder / PREDICTIONS, targets.target)
+    described = [
+        {} if values is None else _describe_outcomes(targets.target, values)
+        for values in (train, cohort)
+    ]
+    return [_mix_row(name, described[0].get(name), text) for name, text in described[1].items()]
+
+
+def _training_values(path: Path, target: Target) -> Numbers | None:
+    """The values of the training split (b, k); None if they are not in the folder."""
+    if not path.is_file():
+        return None
+    columns = observed_columns(target)
+    table = ResultTable(path, ["part", *columns])
+    rows = np.flatnonzero(table.text("part") == "train")
+    if isinstance(target, GradeTarget):
+        grades = [target.grades.index(str(cell)) for cell in table.text(columns[0])[rows]]
+        return np.array(grades, dtype=float)[:, None]
+    return np.stack([table.numbers(name, empty=True)[rows] for name in columns], axis=1)
+
+
+def _describe_outcomes(target: Target, values: Numbers) -> dict[str, str]:
+    if isinstance(target, SurvivalTarget):
+        follow_up = f"{target.time}, median (quartiles)"
+        return {"events": _share_of(values[:, 1]), follow_up: _quartiles(values[:, 0])}
+    if isinstance(target, NumberTarget):
+        return {f"{target.name}, median (quartiles)": _quartiles(values[:, 0])}
+    if isinstance(target, GradeTarget):
+        parts = [(name, values[:, 0] == i) for i, name in enumerate(target.grades)]
+        return {f"grade {name}": _share_of(part.astype(float)) for name, part in parts}
+    return {name: _share_of(column) for name, column in zip(target.names, values.T, strict=True)}
+
+
+def _share_of(values: Numbers) -> str:
+    """The number of ones and their share of the known values."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return "not known"
+    unknown = len(values) - len(known)
+    share = f"{int(known.sum())} ({100 * known.mean():.0f} %)"
+    return f"{share}, unknown ({unknown})" if unknown else share
+
+
+def _quartiles(values: Numbers) -> str:
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return f"{middle:.4g} ({low:.4g} to {high:.4g})"
 
 
 def feature_shift(cohort: Fingerprint, training: Fingerprint) -> Page | None:

@@ -11,6 +11,7 @@ from scmil.bags.checks import labelled
 from scmil.bags.class_names import comparable_label
 from scmil.bags.datasets import load_dataset, words_of
 from scmil.bags.labels import read_labels
+from scmil.bags.patient_bags import join_slides
 from scmil.bags.target_tables import TargetColumns, read_targets
 from scmil.bags.targets import (
     GradeTarget,
@@ -26,6 +27,12 @@ from scmil.studies.model_folder import Page
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
+
+
+JOINED = (
+    "The model was trained with all slides of a patient as one bag (--patient joined), and so is "
+    "this cohort: where slides are counted, these are patients."
+)
 
 
 @dataclass(frozen=True)
@@ -65,8 +72,36 @@ def open_cohort(
     Raises:
         DataError: A label is not a class of the model, or bags have no label.
     """
+    joins = study["settings"].get("data", {}).get("patient") == "joined"
     if "target" in study:
-        return _open_targets(target_from_json(study["target"]), bags, labels, options)
+        found = _open_targets(target_from_json(study["target"]), bags, labels, options)
+    else:
+        found = _open_classes(study, bags, labels, options)
+    return _join_patients(found) if joins else found
+
+
+def _join_patients(cohort: LabelledCohort) -> LabelledCohort:
+    """One bag of all slides of each patient, as the model was trained."""
+    bags = slides = cohort.bags
+    if cohort.targets is not None:
+        positions = {bag_id: position for position, bag_id in enumerate(slides.ids)}
+        bags = type(bags).lazy(
+            bags.ids,
+            lambda bag_id: slides[positions[bag_id]],
+            bags.labels,
+            bags.patients,
+            bags.classes,
+            bags.mark,
+            cohort.targets,
+        )
+    joined = join_slides(bags)
+    return LabelledCohort(joined, joined.targets, (*cohort.notes, JOINED))
+
+
+def _open_classes(
+    study: Page, bags: str | Path, labels: str | Path | None, options: CohortOptions
+) -> LabelledCohort:
+    """Bags with the classes of the model."""
     classes = list(study["classes"])
     notes: tuple[str, ...] = ()
     if Path(bags).is_dir() and labels is not None:

@@ -2,7 +2,11 @@
 
 Each of these folders has the two files of a model and `fold.json` with its threshold, the scaling
 of its features, its epoch and its split. `study.json` names how many there are and the hashes of
-their weights. `predict` gives the mean of their probabilities, and their standard deviation.
+their weights. `predict` gives the mean of their answers, and their standard deviation.
+
+The folds of survival have bins of their own: their survival curves are read at the ends of the bins
+of the model that was trained on all slides. Risks of Cox models are relative to the mean of their
+training slides, and are averaged as such.
 """
 
 from __future__ import annotations
@@ -12,20 +16,28 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from scmil.bags.scaling import scale_as_recorded
-from scmil.core.limits import bounded
+from scmil.core.limits import ANY, bounded
 from scmil.core.shapes import Numbers
 from scmil.core.tables import write_json
 from scmil.errors import DataError, ModelFileError, OptionError
+from scmil.models.answers import answers_of
+from scmil.models.objectives import (
+    CoxObjective,
+    Objective,
+    SurvivalObjective,
+    bin_ends,
+    survival_at,
+)
 from scmil.studies.model_folder import Page, check_scaling, check_study, read_page
 from scmil.studies.temperature import tempered
 
 if TYPE_CHECKING:
-    from scmil.bags.bag import Bag
+    from scmil.bags.bag import Bag, BagSet
     from scmil.bags.splits import Split
     from scmil.models.model import MILModel
     from scmil.studies.settings import TrainSettings
@@ -42,13 +54,15 @@ def write_fold_model(
     from scmil.models.files import save_model
 
     save_model(model, folder)
-    page = {
+    page: Page = {
         "format": FOLD_FORMAT,
-        "threshold": float(trained.threshold),
+        "threshold": None if model.objective is not None else float(trained.threshold),
         "epoch": trained.epoch,
         "scaling": None if trained.scaling is None else trained.scaling.to_json(),
         "split": {name: [ids[i] for i in own] for name, own in split._asdict().items()},
     }
+    if isinstance(model.objective, CoxObjective):
+        page["centre"] = float(trained.probabilities[-1][list(split.train)].mean())
     write_json(folder / FOLD, page)
 
 
@@ -82,27 +96,50 @@ def gather_ensemble(run: Path, out: Path) -> None:
 
 def _ensemble_entry(out: Path, count: int) -> Page:
     folders = [out / ENSEMBLE / f"fold_{number}" for number in range(1, count + 1)]
-    thresholds = [float(read_page(folder / FOLD)["threshold"]) for folder in folders]
+    thresholds = [read_page(folder / FOLD)["threshold"] for folder in folders]
     return {
-        "threshold": float(np.mean(thresholds)),
+        "threshold": None if None in thresholds else float(np.mean(thresholds)),
         "sha256": [read_page(folder / "model.json")["sha256"] for folder in folders],
     }
 
 
-def with_ensemble(study: Page, out: Path, settings: TrainSettings) -> Page:
-    """Return `study.json` with the entry and a note of the ensemble, if one is kept."""
+def with_ensemble(
+    study: Page, out: Path, settings: TrainSettings, model: MILModel, bags: BagSet
+) -> Page:
+    """Return `study.json` with the entry and a note of the ensemble, if one is kept.
+
+    The cut-off of a risk is the median risk of the ensemble over all bags of the training.
+
+    Args:
+        study: `study.json` without an ensemble.
+        out: The model folder, with the models of the folds.
+        settings: The settings of the training.
+        model: The model that was trained on all bags.
+        bags: All bags.
+    """
     if not settings.keep_folds or not settings.folds:
         return study
     count = settings.folds * settings.repeats
     note = (
         f"The {count} models of the cross-validation are kept as an ensemble: predict and test use "
-        "the mean of their probabilities, heatmaps the model that was trained on all slides."
+        "the mean of their answers, heatmaps the model that was trained on all slides."
     )
-    return {
-        **study,
-        "ensemble": _ensemble_entry(out, count),
-        "notes": [*study["notes"], note],
-    }
+    entry = _ensemble_entry(out, count)
+    found = {**study, "ensemble": entry, "notes": [*study["notes"], note]}
+    if study.get("cut_off") is not None:
+        predictor = predictor_of(out, model, {**found, "ensemble": {**entry, "cut_off": 0.0}})
+        risks = [predictor.predict(bag, settings.device)[0] for bag in bags]
+        assert model.objective is not None
+        entry["cut_off"] = float(np.median(answers_of(model.objective, np.stack(risks))[:, 0]))
+    return found
+
+
+class Member(NamedTuple):
+    """A model with the scaling of its features, and the mean of the risks of its training."""
+
+    model: MILModel
+    scaling: Page | None
+    centre: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -110,12 +147,15 @@ class Predictor:
     """A model, or the models of an ensemble, each with the scaling of its features.
 
     Attributes:
-        study: `study.json`, with the threshold of the ensemble if there is one.
-        members: The models with their scaling.
+        study: `study.json`, with the threshold or cut-off of the ensemble if there is one.
+        members: The models.
+        objective: What the outputs mean, if they are no classes: that of the model which was
+            trained on all slides.
     """
 
     study: Page
-    members: tuple[tuple[MILModel, Page | None], ...]
+    members: tuple[Member, ...]
+    objective: Objective | None = None
 
     @property
     def is_ensemble(self) -> bool:
@@ -123,20 +163,35 @@ class Predictor:
         return "ensemble" in self.study
 
     def predict(self, bag: Bag, device: str = "cpu") -> tuple[Numbers, Numbers | None]:
-        """Return the probabilities of a bag, and their standard deviation over the models; None
-        for a single model.
+        """Return the probabilities or other outputs of a bag, and the standard deviation of its
+        answers over the models; None for a single model.
         """
         from scmil.training.fitting import predict
 
-        p = np.concatenate(
+        outputs = np.concatenate(
             [
-                predict(model, [scale_as_recorded(bag, scaling)], device=device).double().numpy()
-                for model, scaling in self.members
+                self._comparable(
+                    member,
+                    predict(member.model, [scale_as_recorded(bag, member.scaling)], device=device)
+                    .double()
+                    .numpy(),
+                )
+                for member in self.members
             ]
         )
         if not self.is_ensemble:
-            return tempered(p[0], self.study.get("temperature")), None
-        return p.mean(0), p.std(0, ddof=1)
+            return tempered(outputs[0], self.study.get("temperature")), None
+        answers = outputs if self.objective is None else answers_of(self.objective, outputs)
+        return outputs.mean(0), answers.std(0, ddof=1)
+
+    def _comparable(self, member: Member, outputs: Numbers) -> Numbers:
+        """The outputs of a model (1, w) on the scale that all models share."""
+        own, objective = member.model.objective, self.objective
+        if not self.is_ensemble:
+            return outputs
+        if isinstance(own, SurvivalObjective) and isinstance(objective, SurvivalObjective):
+            return survival_at(own.edges, outputs, bin_ends(objective.edges))
+        return outputs - member.centre
 
     def spread_columns(self, names: Sequence[str]) -> list[str]:
         """The columns of the standard deviations in a table; none for a single model."""
@@ -164,10 +219,9 @@ def predictor_of(folder: str | Path, model: MILModel, study: Page) -> Predictor:
     """
     entry = study.get("ensemble")
     if entry is None:
-        return Predictor(study, ((model, study["scaling"]),))
+        return Predictor(study, (Member(model, study["scaling"]),), model.objective)
     try:
-        hashes, threshold = list(entry["sha256"]), entry["threshold"]
-        bounded("threshold", threshold, "ensemble")
+        hashes, changed = list(entry["sha256"]), _decision_of(entry, model.objective)
         bounded("folds", len(hashes), "ensemble")
         folders = [Path(folder) / ENSEMBLE / f"fold_{number + 1}" for number in range(len(hashes))]
         members = tuple(
@@ -179,7 +233,7 @@ def predictor_of(folder: str | Path, model: MILModel, study: Page) -> Predictor:
             f"{folder}: the ensemble is incomplete or wrong ({type(error).__name__}: "
             f"{str(error).rstrip('.')}). Copy the folder again, or train the model again."
         ) from None
-    return Predictor({**study, "threshold": threshold}, members)
+    return Predictor({**study, **changed}, members, model.objective)
 
 
 def load_fold_model(folder: str | Path, model: MILModel, study: Page) -> tuple[MILModel, Page]:
@@ -201,7 +255,7 @@ def load_fold_model(folder: str | Path, model: MILModel, study: Page) -> tuple[M
     hashes = (study.get("ensemble") or {}).get("sha256", [])
     names = {f"fold_{number + 1}": digest for number, digest in enumerate(hashes)}
     try:
-        own, scaling = _load_member(path, model, names[path.name])
+        own, scaling, _ = _load_member(path, model, names[path.name])
         page = read_page(path / FOLD)
         part = {"threshold": page["threshold"], "scaling": scaling, "split": page["split"]}
         rest = {key: value for key, value in study.items() if key != "ensemble"}
@@ -216,12 +270,32 @@ def load_fold_model(folder: str | Path, model: MILModel, study: Page) -> tuple[M
     return own, {**rest, **part}
 
 
-def _load_member(path: Path, model: MILModel, expected: str) -> tuple[MILModel, Page | None]:
+def _decision_of(entry: Page, objective: Objective | None) -> Page:
+    """The threshold of classes, or the cut-off of a risk; nothing for other tasks."""
+    if objective is None:
+        return {"threshold": bounded("threshold", entry["threshold"], "ensemble")}
+    if objective.task != "survival":
+        return {}
+    return {"cut_off": bounded("cut_off", entry["cut_off"], "ensemble", ANY)}
+
+
+def _load_member(path: Path, model: MILModel, expected: str) -> Member:
     from scmil.models.files import load_model
 
     page, own = read_page(path / FOLD), load_model(path)
-    if read_page(path / "model.json")["sha256"] != expected or own.spec != model.spec:
+    if read_page(path / "model.json")["sha256"] != expected or not _alike(own, model):
         raise DataError(f"{path} is not the model that study.json names")
     if page["scaling"] is not None:
         check_scaling(page["scaling"], own.dim)
-    return own, page["scaling"]
+    centre = bounded("centre", page["centre"], path / FOLD, ANY) if "centre" in page else 0.0
+    return Member(own, page["scaling"], float(centre))
+
+
+def _alike(a: MILModel, b: MILModel) -> bool:
+    """Whether two models differ in weights only, or in bins and scales of their training split."""
+    first, second = (dict(own.spec or {}) for own in (a, b))
+    kinds = {type(own.objective) for own in (a, b)}
+    free = {"output"} if len(kinds) == 1 and a.objective is not None else set()
+    if kinds == {SurvivalObjective}:  # tied times make fewer bins
+        free |= {"classes"}
+    return all(first.get(key) == second.get(key) for key in {*first, *second} - free)

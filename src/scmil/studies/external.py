@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scmil.bags.audit_targets import check_targets
 from scmil.bags.checks import check_instances
 from scmil.bags.provenance import check_same_provenance
 from scmil.bags.scaling import Scaling
@@ -26,7 +27,7 @@ from scmil.core.tables import records_csv
 from scmil.core.text import encode_utf8
 from scmil.errors import BagError, DataError, OptionError, ShapeError
 from scmil.models.predictions_file import PREDICTIONS
-from scmil.studies.case_mix import case_mix, feature_shift
+from scmil.studies.case_mix import case_mix, feature_shift, outcome_mix
 from scmil.studies.cohort import CohortOptions, LabelledCohort, open_cohort
 from scmil.studies.ensemble import Predictor, predictor_of
 from scmil.studies.external_scores import (
@@ -34,8 +35,8 @@ from scmil.studies.external_scores import (
     change_of,
     internal_estimate,
     score_classes,
-    score_targets,
 )
+from scmil.studies.external_targets import score_targets
 from scmil.studies.model_folder import STUDY, Page, Progress, counter
 from scmil.studies.overlap import Overlap, check_overlap_allowed, find_overlap
 from scmil.studies.predict import load_trained_model, nan_message, raise_if_all, record_mismatch
@@ -69,6 +70,11 @@ class _Predicted:
     ids: tuple[str, ...]
     outputs: Numbers
     spread: Numbers | None
+
+    @property
+    def spreads(self) -> Sequence[Numbers | None]:
+        """The spread of each bag; None for a single model."""
+        return [None] * len(self.ids) if self.spread is None else list(self.spread)
 
 
 def evaluate_cohort(
@@ -116,6 +122,7 @@ def evaluate_cohort(
     predictor = predictor_of(model, *load_trained_model(model))
     training = read_fingerprint(model, predictor.study)
     cohort = open_cohort(predictor.study, bags, labels, options or CohortOptions())
+    _check_outcomes(cohort)
     inputs = cohort.bags.inputs()
     read, failed = _read_cohort(model, predictor.study, cohort.bags, training, progress)
     found = find_overlap(read, training)
@@ -131,6 +138,12 @@ def evaluate_cohort(
     page["failed"] = failed
     _write(outputs, page, _rows_of_cohort(predictor, cohort, predicted), found)
     return Evaluated(out, page, failed, cohort.notes)
+
+
+def _check_outcomes(cohort: LabelledCohort) -> None:
+    """Raise if no metric of survival is defined, such as without events; other tasks have some."""
+    if cohort.targets is not None and cohort.targets.task == "survival":
+        check_targets(cohort.targets)
 
 
 def _read_cohort(
@@ -214,8 +227,10 @@ def _page(
 ) -> Page:
     """The content of `metrics.json`, without the overlap."""
     study = predictor.study
-    external = _score(predictor, cohort, predicted)
     internal = internal_estimate(model, study, training)
+    external = _score(predictor, cohort, predicted, internal)
+    targets = cohort.targets
+    outcomes = None if targets is None else outcome_mix(model, targets, predicted.ids)
     return {
         "format": FORMAT,
         "task": study.get("task", "class"),
@@ -229,21 +244,32 @@ def _page(
         "inputs": inputs.digest,
         "classes": list(study["classes"]),
         "threshold": study["threshold"],
+        "target": study.get("target"),
+        "cut_off": study.get("cut_off"),
         "metrics": external,
         "internal": internal,
         "change": change_of(external, internal),
-        "case_mix": case_mix(read, training),
+        "case_mix": case_mix(read, training, outcomes),
         "feature_shift": feature_shift(read, training),
         "notes": list(cohort.notes),
         "versions": versions(),
     }
 
 
-def _score(predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted) -> Page:
+def _score(
+    predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted, internal: Page | None
+) -> Page:
     """The metrics of the task."""
     if cohort.targets is not None:
-        objective = predictor.members[0][0].objective
-        return score_targets(objective, cohort.targets, predicted.ids, predicted.outputs)
+        assert predictor.objective is not None
+        return score_targets(
+            predictor.objective,
+            cohort.targets,
+            predicted.ids,
+            predicted.outputs,
+            predictor.study["cut_off"],
+            internal,
+        )
     return score_classes(_class_predictions(predictor, cohort, predicted))
 
 
@@ -286,13 +312,12 @@ def _rows_of_cohort(
         {"y_true": classes[label or 0], "y_pred": classes[choice]}
         for label, choice in zip(subset.labels, decided.tolist(), strict=True)
     ]
-    spreads = predicted.spread if predicted.spread is not None else [None] * len(subset)
     return [
         {"slide_id": bag_id, "case_id": patient or "", **own}
         | {name: f"{value:.7g}" for name, value in zip(names, outputs, strict=True)}
-        | predictor.spread_row([name.partition("_")[2] for name in names], spread)
+        | predictor.spread_row(classes, spread)
         for bag_id, patient, own, outputs, spread in zip(
-            subset.ids, subset.patients, truth, predicted.outputs, spreads, strict=True
+            subset.ids, subset.patients, truth, predicted.outputs, predicted.spreads, strict=True
         )
     ]
 
@@ -301,17 +326,18 @@ def _target_rows(
     predictor: Predictor, targets: Targets, subset: BagSet, predicted: _Predicted
 ) -> list[Page]:
     """The rows of another task than classes: observed values and answers, as `predict` has them."""
-    objective = predictor.members[0][0].objective
+    objective, study = predictor.objective, predictor.study
     assert objective is not None
     return [
         {
             "slide_id": bag_id,
             "case_id": patient or "",
             **observed_cells(targets, bag_id),
-            **answer_cells(targets.target, objective, outputs, predictor.study["cut_off"]),
+            **answer_cells(targets.target, objective, outputs, study["cut_off"]),
+            **predictor.spread_row(study["classes"], spread),
         }
-        for bag_id, patient, outputs in zip(
-            subset.ids, subset.patients, predicted.outputs, strict=True
+        for bag_id, patient, outputs, spread in zip(
+            subset.ids, subset.patients, predicted.outputs, predicted.spreads, strict=True
         )
     ]
 

@@ -1,5 +1,5 @@
-"""The metrics of a model on another cohort, one function per kind of task, and their change against
-the internal estimate.
+"""The metrics of a model of classes on another cohort, and the change of the metrics of any task
+against the internal estimate.
 """
 
 from __future__ import annotations
@@ -7,32 +7,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.bags.slide_ids import slide_id
 from scmil.core.run_format import RESULT
 from scmil.core.shapes import Numbers
 from scmil.report.run_files import ResultTable
-from scmil.report.target_run import INTERVALS
 from scmil.stats.bootstrap import Interval
-from scmil.stats.calibration import (
-    brier_parts,
-    recalibrate,
-    recalibration_intervals,
-    reliability_table,
-)
 from scmil.stats.small_samples import METHODS, difference_interval, proportion_interval
+from scmil.studies.external_calibration import calibration_of
+from scmil.studies.external_targets import internal_targets
 from scmil.studies.model_folder import Page, read_page
 from scmil.studies.model_metrics import estimate_json, interval_of_all, pool_by_patient
 from scmil.studies.train_state import CROSS
 from scmil.studies.training_fingerprint import Fingerprint
-
-if TYPE_CHECKING:
-    from scmil.bags.targets import Targets
-    from scmil.models.objectives import Objective
 
 DECIDED = ("accuracy", "balanced_accuracy", "f1")  # metrics that depend on the threshold
 RANKED = ("brier", "calibration_error")
@@ -112,7 +101,12 @@ def score_classes(predictions: ClassPredictions) -> Page:
     ]
     scored = [1] if len(classes) == 2 else [i for i in classes if (predictions.labels == i).any()]
     page["calibration"] = {
-        predictions.classes[i]: _calibration_page(predictions, i) for i in scored
+        predictions.classes[i]: calibration_of(
+            (predictions.labels == i).astype(float),
+            predictions.p[:, i].clip(0, 1),
+            predictions.groups,
+        )
+        for i in scored
     }
     return page
 
@@ -140,62 +134,6 @@ def _metrics(predictions: ClassPredictions) -> Page:
     return page | {name: ranked[name] for name in RANKED}
 
 
-def _calibration_page(predictions: ClassPredictions, number: int) -> Page:
-    """Intercept, slope, reliability diagram and parts of the Brier score of one class."""
-    y, p = (predictions.labels == number).astype(float), predictions.p[:, number].clip(0, 1)
-    found = recalibrate(y, p)
-    intervals = recalibration_intervals(y, p, predictions.groups)
-    page: Page = {
-        name: estimate_json(value, *intervals[name]) for name, value in found._asdict().items()
-    }
-    page["separated"] = found.slope == np.inf
-    page["brier"] = {name: round(v, 6) for name, v in brier_parts(y, p)._asdict().items()}
-    page["bins"] = [
-        {
-            "from": own.low,
-            "to": own.high,
-            "slides": own.slides,
-            "predicted": round(own.predicted, 6),
-            "observed": estimate_json(own.observed, *own.interval),
-        }
-        for own in reliability_table(y, p, groups=predictions.groups)
-    ]
-    return page
-
-
-def score_targets(
-    objective: Objective | None, targets: Targets, ids: Sequence[str], outputs: Numbers
-) -> Page:
-    """Return the metrics of survival, a number, a grade or several labels with 95 % intervals.
-
-    Args:
-        objective: The objective of the model.
-        targets: The values of the cohort.
-        ids: The bags.
-        outputs: The outputs of the model for them (b, w).
-
-    Returns:
-        `slide` with the metrics by name.
-    """
-    from scmil.models.objectives import CoxObjective, SurvivalObjective, risk_of, survival_at
-    from scmil.training.target_folds import HORIZONS, HeldOut, score_held_out
-
-    risk, times = None, ()
-    if isinstance(objective, (CoxObjective, SurvivalObjective)):
-        risk = risk_of(objective, outputs)
-    if isinstance(objective, SurvivalObjective):
-        values = targets.array(ids)
-        times = tuple(np.unique(np.quantile(values[values[:, 1] > 0, 0], HORIZONS)).tolist())
-        outputs = survival_at(objective.edges, outputs, times)
-    found = score_held_out(targets, HeldOut(tuple(ids), outputs, risk, None, times))
-    of_id = dict(zip(targets.ids, targets.patients, strict=True))
-    patients = [of_id.get(slide_id(bag_id)) for bag_id in ids]
-    known = {patient for patient in patients if patient is not None}
-    page: Page = {"n": len(patients), "patients": len(known) + patients.count(None)}
-    page |= {name: estimate_json(one.value, *one.interval) for name, one in found.items()}
-    return {"intervals": INTERVALS[targets.task].rstrip("."), "slide": page}
-
-
 # --------------------------------------------------------------------------- the internal estimate
 
 
@@ -215,8 +153,7 @@ def internal_estimate(folder: Path, study: Page, training: Fingerprint) -> Page 
     """
     metrics = read_page(folder / "metrics.json") if (folder / "metrics.json").is_file() else {}
     if "target" in study:
-        own = metrics.get("test")
-        return {"source": "the internal test split", **own} if isinstance(own, dict) else None
+        return internal_targets(metrics)
     patients = {slide.id: slide.patient for slide in training.slides}
     classes = tuple(study["classes"])
     for path in sorted((folder / CROSS / "cells").glob(f"*/{RESULT}")):

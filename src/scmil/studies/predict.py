@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
     from scmil.encoding.encoders import Encoder
     from scmil.models.model import MILModel
+    from scmil.models.objectives import Objective
 
 RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d{1,18})", re.DOTALL)
 
@@ -45,7 +46,7 @@ RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d{1,18})", 
 class Predicted:
     """Predictions for new bags, a row for each, and the bags that failed with their causes.
 
-    With several `models`, the probabilities are their means, and `sd_` their standard deviations.
+    With several `models`, the answers are their means, and `sd_` their standard deviations.
     """
 
     rows: list[Page]
@@ -140,7 +141,7 @@ def predict_folder(
             if not np.isfinite(p).all():
                 raise BagError(nan_message(bag_id))
             rows.append(
-                _row(study, predictor.members[0][0], bag, p)
+                _row(study, predictor.objective, bag, p)
                 | predictor.spread_row(study["classes"], spread)
             )
         if progress:
@@ -194,11 +195,11 @@ def raise_if_all(foreign: Sequence[ShapeError], bags: int) -> None:
         raise foreign[0]
 
 
-def _row(study: Page, model: MILModel, bag: Bag, p: Numbers) -> Page:
+def _row(study: Page, objective: Objective | None, bag: Bag, p: Numbers) -> Page:
     first = {"slide_id": bag.id, "case_id": bag.patient or ""}
-    if model.objective is not None:
+    if objective is not None:
         target = target_from_json(study["target"])
-        return first | answer_cells(target, model.objective, p, study["cut_off"])
+        return first | answer_cells(target, objective, p, study["cut_off"])
     classes = study["classes"]
     predicted = classes[int(decide(p[None], study["threshold"])[0])]
     return {**first, "y_pred": predicted} | {

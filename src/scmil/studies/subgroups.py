@@ -11,15 +11,20 @@ import numpy as np
 
 from scmil.bags.slide_columns import read_slide_column
 from scmil.bags.slide_ids import slide_id
+from scmil.bags.targets import target_from_json
 from scmil.core.outputs import Outputs
 from scmil.core.tables import records_csv
 from scmil.core.text import encode_utf8, first_names
 from scmil.errors import DataError, OptionError
+from scmil.report.run import Key, Run
 from scmil.report.run_files import ResultTable, read_class_run
 from scmil.report.subgroup_page import write_subgroup_page
+from scmil.report.target_run import TargetRun, read_target_run, task_of_run
 from scmil.stats.bootstrap import Groups
 from scmil.stats.subgroups import SlideOutcomes, SubgroupTable, compare_subgroups
+from scmil.stats.target_subgroups import TargetOutcomes
 from scmil.studies.model_folder import STUDY, read_page
+from scmil.studies.target_metrics import observed_columns
 from scmil.studies.train_state import CROSS
 
 FILES = ("subgroups.html", "subgroups.csv")
@@ -27,12 +32,15 @@ FILES = ("subgroups.html", "subgroups.csv")
 
 @dataclass(frozen=True)
 class FoundPredictions:
-    """Test predictions of one model: slides, their outcomes, classes, and where they are from."""
+    """Test predictions of one model: slides, their outcomes, classes or names of answers, where
+    they are from, and the task.
+    """
 
     slides: tuple[str, ...]
-    outcomes: SlideOutcomes
+    outcomes: SlideOutcomes | TargetOutcomes
     classes: tuple[str, ...]
     origin: str
+    task: str = "class"
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class SubgroupReport:
     table: SubgroupTable
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    task: str = "class"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a record for each metric of each group."""
@@ -67,6 +76,7 @@ class SubgroupReport:
         """Return groups, gaps and notes as JSON values."""
         return {
             "origin": self.origin,
+            "task": self.task,
             "classes": list(self.classes),
             "groups": self.rows(),
             "gaps": [gap._asdict() for gap in self.table.gaps],
@@ -132,7 +142,7 @@ def report_subgroups(
         notes.append(f"{len(absent)} tested slides are not in the table: {first_names(absent)}.")
     if all(patient is None for patient in outcomes.patients):
         notes.append("no patients are known: every slide counts as one.")
-    report = SubgroupReport(found.origin, found.classes, table, tuple(notes))
+    report = SubgroupReport(found.origin, found.classes, table, tuple(notes), task=found.task)
     return _write_subgroups(report, Path(folder if out is None else out), overwrite)
 
 
@@ -140,7 +150,9 @@ def _write_subgroups(report: SubgroupReport, folder: Path, overwrite: bool) -> S
     outputs = Outputs(folder, "subgroups", overwrite)
     page, csv = (folder / name for name in FILES)
     folder.mkdir(parents=True, exist_ok=True)
-    text = write_subgroup_page(report.origin, report.classes, report.table, report.notes)
+    text = write_subgroup_page(
+        report.origin, report.classes, report.table, report.notes, report.task
+    )
     outputs.write(page, encode_utf8(text))
     outputs.write(csv, records_csv(report.rows()))
     return replace(report, files=(page, csv))
@@ -155,7 +167,8 @@ def _find_predictions(folder: Path, method: str | None, dataset: str | None) -> 
             )
         study = read_page(folder / STUDY)
         if study["split"].get("test"):
-            return _of_model(folder, study)
+            target = study.get("target")
+            return _of_model(folder, study) if target is None else _targets_of_model(folder, study)
         if not (folder / CROSS).is_dir():
             raise DataError(
                 f"{folder}: the model has neither a test split nor a cross-validation, so nothing "
@@ -184,15 +197,12 @@ def _of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
 def _of_run(
     folder: Path, method: str | None, dataset: str | None, classes: tuple[str, ...]
 ) -> FoundPredictions:
+    if task_of_run(folder) is not None:
+        targets = read_target_run(folder)
+        key = _choose_key(targets, targets.held_out, method, dataset)
+        return _targets_of_run(targets, key)
     run = read_class_run(folder)
-    if not run.predictions:
-        raise DataError(f"{folder}: no run has predictions yet. Finish the experiment first.")
-    method = _choose("method", method, list(dict.fromkeys(key.method for key in run.predictions)))
-    dataset = _choose(
-        "dataset", dataset, list(dict.fromkeys(key.dataset for key in run.predictions))
-    )
-    protocol = (run.leakage_free or run.protocols)[0]
-    key = next(key for key in run.predictions if key == (method, dataset, protocol))
+    key = _choose_key(run, run.predictions, method, dataset)
     rows = run.predictions[key]
     positions: dict[str, list[int]] = {}
     for i, bag in enumerate(rows.bags):
@@ -208,8 +218,63 @@ def _of_run(
         _unknown(len(positions)),
     )
     names = classes or tuple(f"class {c}" for c in range(p.shape[1]))
-    origin = f"test folds of {method} on {dataset}, selection protocol {protocol!r}"
-    return FoundPredictions(tuple(positions), outcomes, names, origin)
+    return FoundPredictions(tuple(positions), outcomes, names, _origin_of(key))
+
+
+def _targets_of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
+    """The test predictions of a model of another task than classes."""
+    task, target, names = study["task"], study["target"], tuple(study["classes"])
+    observed = observed_columns(target_from_json(target))
+    needed = ["slide_id", "case_id", "part", "y_pred", *observed, *(f"p_{name}" for name in names)]
+    table = ResultTable(folder / "predictions.csv", needed)
+    test = np.flatnonzero(table.text("part") == "test")
+    if task == "ordinal":
+        columns = [[observed[0]], ["y_pred"]]
+        values = [
+            np.array([[names.index(str(cell))] for cell in table.text(name)[test]], dtype=float)
+            for [name] in columns
+        ]
+    else:
+        columns = [observed, [f"p_{name}" for name in names]]
+        values = [
+            np.stack([table.numbers(name, empty=True)[test] for name in own], axis=1)
+            for own in columns
+        ]
+    patients = [str(case) or None for case in table.text("case_id")[test]]
+    outcomes = TargetOutcomes(task, values[0], values[1], patients, names)
+    slides = tuple(map(str, table.text("slide_id")[test]))
+    return FoundPredictions(slides, outcomes, names, f"test split of {folder.name}", task)
+
+
+def _targets_of_run(run: TargetRun, key: Key) -> FoundPredictions:
+    """The test predictions of a run of another task; those of a slide are averaged over repeats."""
+    rows, target = run.held_out[key], run.targets[key.dataset]
+    bags, first, unit = np.unique(rows.bags, return_index=True, return_inverse=True)
+    counts = np.bincount(unit.reshape(-1))
+    predicted = np.stack(
+        [np.bincount(unit.reshape(-1), column) / counts for column in rows.predicted.T], axis=1
+    )
+    if run.task == "ordinal":
+        predicted = predicted.round()
+    patients = [str(rows.patients[i]) for i in first.tolist()]
+    names = tuple(target.get("grades") or target.get("names") or ())
+    outcomes = TargetOutcomes(run.task, rows.observed[first], predicted, patients, names)
+    return FoundPredictions(tuple(map(str, bags)), outcomes, names, _origin_of(key), run.task)
+
+
+def _choose_key(
+    run: Run, predictions: Mapping[Key, Any], method: str | None, dataset: str | None
+) -> Key:
+    """The method and the data set of a run directory, under the first leakage-free protocol."""
+    if not predictions:
+        raise DataError(f"{run.folder}: no run has predictions yet. Finish the experiment first.")
+    method = _choose("method", method, list(dict.fromkeys(key.method for key in predictions)))
+    dataset = _choose("dataset", dataset, list(dict.fromkeys(key.dataset for key in predictions)))
+    return Key(method, dataset, (run.leakage_free or run.protocols)[0])
+
+
+def _origin_of(key: Key) -> str:
+    return f"test folds of {key.method} on {key.dataset}, selection protocol {key.protocol!r}"
 
 
 def _unknown(slides: int) -> Groups:

@@ -27,6 +27,7 @@ from scmil.studies.cell_task import (
     history_without_test,
     mean_history,
 )
+from scmil.studies.ensemble import MODELS, write_fold_model
 from scmil.studies.from_settings import build_for_split
 from scmil.studies.target_cell import TargetFold
 
@@ -62,6 +63,9 @@ def train_target_networks(
         )
         checkpoint = task.folder / CHECKPOINTS / f"{stage.kind}-{place}.safetensors"
         trained = _train_one(task, stage.protocols, model, fold, recipe, checkpoint, report)
+        if settings.training.keep_models:
+            kept = task.folder / MODELS / checkpoint.stem
+            write_fold_model(kept, model, trained, task.bags.ids, fold.split)
         scored += [_select_epoch(task, name, model, fold, trained) for name in stage.protocols]
         losses.append(trained.history.train_loss)
         models.append(model)

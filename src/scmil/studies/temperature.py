@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scmil.core.limits import Bound
 from scmil.core.shapes import Numbers
+from scmil.errors import OptionError
 from scmil.stats.calibration import SMALLEST, fit_temperature, temper
 
 if TYPE_CHECKING:
@@ -67,19 +68,53 @@ def calibrate_fold(
     logits = np.log(np.clip(fold.probabilities[-1][positions], SMALLEST, 1))
     temperature = fit_temperature(y, logits)
     if not DETERMINED.holds(temperature):
-        return (
-            fold,
-            None,
-            f"Not calibrated: the {len(y)} slides of the validation split do not determine a "
-            "temperature, because they are separated too well or too badly.",
-        )
-    note = (
-        f"Probabilities are calibrated: temperature {temperature:.3g}, fitted on the {len(y)} "
-        "slides of the validation split."
-    )
+        return fold, None, describe_temperature(None, len(y))
+    note = describe_temperature(temperature, len(y))
     changed = replace(
         fold,
         probabilities=np.stack([tempered(p, temperature) for p in fold.probabilities]),
         threshold=tempered_threshold(float(fold.threshold), temperature),
     )
     return changed, temperature, note
+
+
+def describe_temperature(temperature: float | None, slides: int) -> str:
+    """A sentence for the report: the temperature, or why there is none.
+
+    >>> print(describe_temperature(1.5, 9))
+    Probabilities are calibrated: temperature 1.5, fitted on the 9 slides of the validation split.
+    """
+    if temperature is None:
+        return (
+            f"Not calibrated: the {slides} slides of the validation split do not determine a "
+            "temperature, because they are separated too well or too badly."
+        )
+    return (
+        f"Probabilities are calibrated: temperature {temperature:.3g}, fitted on the {slides} "
+        "slides of the validation split."
+    )
+
+
+def check_calibration(task: str | None, loss: str | None) -> None:
+    """Raise OptionError if a task has no probabilities that a temperature could scale.
+
+    Args:
+        task: The task; None for classes.
+        loss: The loss, if one was chosen.
+
+    >>> check_calibration("regression", None)
+    Traceback (most recent call last):
+    ...
+    scmil.errors.OptionError: --calibrate scales probabilities, and the task 'regression' has...
+    """
+    if task == "regression":
+        raise OptionError(
+            "--calibrate scales probabilities, and the task 'regression' has none: a predicted "
+            "number is calibrated by its scale, which comes from the training split. Omit the "
+            "option; `scmil test` shows intercept and slope."
+        )
+    if task == "survival" and loss == "cox":
+        raise OptionError(
+            "--calibrate scales probabilities, and a Cox model has none: it predicts relative "
+            "hazards without a baseline. Omit the option, or use --loss discrete."
+        )

@@ -39,6 +39,7 @@ from scmil.studies.model_folder import (
 from scmil.studies.plan import make_plan
 from scmil.studies.run_inputs import read_inputs, write_inputs
 from scmil.studies.settings import TRAINING_KEYS, TrainSettings
+from scmil.studies.target_temperature import calibrate_target
 from scmil.studies.temperature import calibrate_fold
 from scmil.studies.train_state import (
     CHECKPOINT,
@@ -219,6 +220,9 @@ def _fit(work: _Work, facts: BagSummary) -> _Fitted:
             f"the data changed while the model was trained: {'; '.join(changes)}. Train again with "
             "--overwrite."
         )
+    if settings.calibrate and model.objective is not None:
+        fold, note = calibrate_target(model, fold, bags, work.split.valid, settings.device)
+        return _Fitted(model, fold, None, (note,))
     if settings.calibrate:
         fold, temperature, note = calibrate_fold(fold, bags.labels, work.split.valid)
         return _Fitted(model, fold, temperature, (note,))
@@ -236,7 +240,9 @@ def _write_folder(
     metrics = answers.metrics()
     if cross_validation:
         metrics["cross_validation"] = cross_validation
-    study = with_ensemble(_study(work, facts, fitted, answers), out, work.settings)
+    study = with_ensemble(
+        _study(work, facts, fitted, answers), out, work.settings, fitted.model, work.data.bags
+    )
     save_model(fitted.model, out)
     write_fingerprint(out, work.data.bags, work.split)
     history = _history_rows(asdict(fitted.fold.history))

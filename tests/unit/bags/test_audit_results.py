@@ -4,6 +4,7 @@ metrics again.
 
 from __future__ import annotations
 
+import csv
 import json
 import pickle
 from pathlib import Path
@@ -18,6 +19,7 @@ from other_results import (
     label_table,
     mil_baseline_folder,
     stamp_folder,
+    stamp_outcomes,
     write_table,
 )
 
@@ -221,6 +223,69 @@ def test_stamp_is_read_by_patient_and_its_selection_is_in_doubt(tmp_path: Path) 
     assert table.classes == ("mutated", "wild")
     y = [int(label == "wild") for label in table.labels]
     assert rows[0, "auc"].value == pytest.approx(area(y, table.probabilities[:, 1].tolist()))
+
+
+def test_stamps_survival_is_scored_within_each_fold(tmp_path: Path) -> None:
+    stamp_outcomes(tmp_path, "survival")
+    found = audit_results(tmp_path)
+    assert found.ok
+    rows = {(row.fold, row.metric): row for row in found.metrics}
+    assert (rows[0, "c_index"].patients, rows[None, "c_index"].patients) == (19, 39)
+    with (tmp_path / "split-1/patient-preds.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    pairs = [
+        (float(a["pred_score"]) > float(b["pred_score"]))
+        for a in table
+        for b in table
+        if a["event"] == "1" and float(a["time"]) < float(b["time"])
+    ]
+    assert rows[1, "c_index"].value == pytest.approx(np.mean(pairs))
+    # The risks of the second fold are 100 higher: a concordance over both would be lower.
+    mean = np.mean([rows[fold, "c_index"].value for fold in (0, 1)])
+    assert rows[None, "c_index"].value == pytest.approx(mean)
+    assert rows[None, "c_index"].low < mean < rows[None, "c_index"].high
+    assert ("no-value", ("pat0",)) in [(each.code, each.slides) for each in found.findings]
+    text = "\n".join(found.lines())
+    assert "all folds, 39 tested of 39 patients: C index" in text
+    assert "score intervals of the concordances" in text
+
+
+def test_stamps_numbers_of_all_folds_are_one_sample(tmp_path: Path) -> None:
+    stamp_outcomes(tmp_path, "regression")
+    found = audit_results(tmp_path)
+    rows = {(row.fold, row.metric): row for row in found.metrics}
+    assert rows[None, "r2"].low < rows[None, "r2"].value < rows[None, "r2"].high
+    assert rows[None, "mae"].patients == 39
+    assert "R²" in "\n".join(found.lines())
+
+
+def test_a_patient_on_both_sides_of_stamps_survival_is_named(tmp_path: Path) -> None:
+    stamp_outcomes(tmp_path, "survival")
+    page = json.loads((tmp_path / "splits.json").read_text())
+    page["splits"][0]["train_patients"].append("pat2")
+    (tmp_path / "splits.json").write_text(json.dumps(page))
+    found = errors(audit_results(tmp_path))
+    assert ("leak", "1 patients in the training and the test split of fold 0") in found
+
+
+def test_predictions_of_survival_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    stamp_outcomes(tmp_path, "survival")
+    path, header = (
+        tmp_path / "split-0/patient-preds.csv",
+        ["PATIENT", "pred_score", "time", "event"],
+    )
+    write_table(path, header, [["p", 0.5, 3, 2]])
+    with pytest.raises(DataError, match=r"line 2: event = '2', but 1 \(event\) or 0 \(censored\)"):
+        read_result_folder(tmp_path)
+    write_table(path, header, [["p", "high", 3, 1]])
+    with pytest.raises(DataError, match="line 2: 'high' is not a number"):
+        read_result_folder(tmp_path)
+    write_table(path, header, [["p", 0.5, "", 1]])
+    with pytest.raises(DataError, match="no patient has an observed value and a prediction"):
+        read_result_folder(tmp_path)
+    write_table(path, ["PATIENT", "age", "pred", "loss"], [["p", 1.5, 2, 0.5]])
+    with pytest.raises(DataError, match="predictions of several tasks"):
+        read_result_folder(tmp_path)
 
 
 def test_a_patient_on_both_sides_of_stamp_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from scmil.bags.patient_counts import count_patients
 from scmil.bags.target_tables import TargetColumns
-from scmil.errors import DataError, OptionError
+from scmil.errors import DataError
 
 
 def table(folder: Path, *lines: str) -> Path:
@@ -47,7 +47,21 @@ def test_a_table_without_times_is_rejected(tmp_path: Path) -> None:
         count_patients(table(tmp_path, "case_id,slide_id,os_time,os_event", "p,a,,"))
 
 
-def test_several_label_columns_are_rejected(tmp_path: Path) -> None:
-    path = table(tmp_path, "slide_id,a,b", "s,1,0")
-    with pytest.raises(OptionError, match="one column is expected"):
-        count_patients(path, TargetColumns(label=("a", "b")))
+def test_several_labels_are_counted_by_patient_where_they_are_known(tmp_path: Path) -> None:
+    rows = ["p,a,1,0", "p,b,0,0", "q,c,0,", "r,d,0,1"]
+    path = table(tmp_path, "case_id,slide_id,tp53,msi", *rows)
+    found = count_patients(path, TargetColumns(label=("tp53", "msi")))
+    assert (found.task, found.patients, found.slides) == ("multilabel", 3, 4)
+    assert found.labels == {
+        "tp53": {"absent": 2, "present": 1},
+        "msi": {"absent": 1, "present": 1},
+    }
+
+
+def test_numbers_and_grades_are_counted_by_patient(tmp_path: Path) -> None:
+    rows = ["p,a,1,40.5", "p,b,1,41", "q,c,3,70", "r,d,,66"]
+    path = table(tmp_path, "case_id,slide_id,grade,age", *rows)
+    numbers = count_patients(path, TargetColumns(label=("age",)), task="regression")
+    assert (numbers.task, numbers.counts) == ("regression", {"patients": 3})
+    grades = count_patients(path, TargetColumns(label=("grade",)), task="ordinal")
+    assert (grades.task, grades.counts) == ("ordinal", {"1": 1, "3": 1})

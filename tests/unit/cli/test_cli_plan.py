@@ -46,3 +46,39 @@ def test_survival_columns_give_the_concordance(tmp_path: Path) -> None:
     assert "time column: 'os_time' (inferred)." in page["notes"]
     error = scmil("plan", path, "--auc", 0.7, code=1).stderr
     assert "the table is read as the task 'survival'. Use --c-index" in error
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """Numbers, grades and two labels, one of them rare."""
+    rows = [f"p{i},s{i},{40 + i},{i % 3},{i % 2},{int(i < 3)}" for i in range(60)]
+    path = tmp_path / "tasks.csv"
+    path.write_text("\n".join(["case_id,slide_id,age,grade,tp53,rare", *rows]))
+    return path
+
+
+def test_a_number_gives_the_correlation(tasks: Path) -> None:
+    words = ["plan", tasks, "--task", "regression", "--label", "age", "--correlation", 0.6]
+    page = json.loads(scmil(*words, "--json").stdout)
+    assert (page["task"], page["counts"]) == ("regression", {"patients": 60})
+    assert page["expected"][1]["low"] == pytest.approx(0.408, abs=0.001)
+    text = scmil(*words).stdout
+    assert "task: regression\n60 patients, 60 slides\n" in text
+    assert "assumed correlation" in text
+    assert "Use --correlation" in scmil(*words[:6], "--auc", 0.8, code=1).stderr
+
+
+def test_grades_give_the_auc_and_the_reason(tasks: Path) -> None:
+    text = scmil("plan", tasks, "--task", "ordinal", "--label", "grade", "--auc", 0.8).stdout
+    assert "60 patients, 60 slides: 0 20, 1 20, 2 20" in text
+    assert "kappa depends on the errors of the model" in " ".join(text.split())
+
+
+def test_each_label_has_its_own_table_and_too_few_patients_are_a_note(tasks: Path) -> None:
+    finished = scmil("plan", tasks, "--label", "tp53,rare", "--auc", 0.8)
+    assert "tp53: absent 30, present 30" in finished.stdout
+    assert "rare: folds = 5, with 3 patients of the rarest class" in finished.stderr
+    page = json.loads(scmil("plan", tasks, "--label", "tp53,rare", "--folds", 3, "--json").stdout)
+    assert {row["label"] for row in page["expected"]} == {"tp53", "rare"}
+    error = scmil("plan", tasks, "--label", "rare,rare", code=1).stderr
+    assert "rare" in error

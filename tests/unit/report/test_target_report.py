@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from synthetic_target_run import write_target_run
 
+from scmil.core.tables import records_csv
 from scmil.errors import DataError
 from scmil.report import (
     comparisons_for_terminal,
@@ -26,7 +28,7 @@ from scmil.report.target_comparisons import (
 )
 from scmil.report.target_run import HeldOutRows, TargetRun, explained_selection
 from scmil.report.target_tables import confusion_of, label_rows, metric_rows
-from scmil.stats.paired_tests import holm
+from scmil.stats.paired_tests import corrected_t, holm
 
 TASKS = ("survival", "regression", "ordinal", "multilabel")
 MAIN = {
@@ -39,7 +41,7 @@ MAIN = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {task: write_target_run(tmp_path_factory.mktemp(task), task) for task in TASKS}
+    return {task: write_target_run(tmp_path_factory.mktemp(task), task, folds=4) for task in TASKS}
 
 
 def read(path: Path) -> TargetRun:
@@ -80,7 +82,10 @@ def test_the_verdict_says_what_is_above_chance_and_what_differs(
     text = verdict(run)
     assert re.search(r"lies above chance \(0(\.5)?\) in [123] of 3 results", text)
     assert "plain + SC changed" in text
-    assert "a difference that chance alone would rarely make" in text
+    [first, *_] = compare_target_methods(run)
+    assert first.found.p < 0.05  # with these models; another training set may give another result
+    assert ("a difference that chance alone would rarely make" in text) == first.significant
+    assert first.significant or task in ("survival", "multilabel")
     assert "On cohort, baseline is better than none of the 2 networks" in text
     assert "Selecting the epoch on the test fold changes" in text
     tables = rows_for_terminal(run)
@@ -110,9 +115,33 @@ def test_p_values_are_corrected_over_all_comparisons_of_a_protocol(tmp_path: Pat
     skill = {"plain": 0.2, "plain + SC": 1.0, "plain + linear": 0.4}
     run = read(write_target_run(tmp_path, "regression", protocols=("last",), skill=skill))
     compared = compare_target_methods(run)
-    expected = holm([each.found.p for each in compared])
+    expected = holm([each.p for each in compared])
     assert [each.holm_p for each in compared] == expected.tolist()
     assert len(compared) == 2
+
+
+def test_a_difference_that_depends_on_the_training_set_is_not_significant(tmp_path: Path) -> None:
+    skill = {"plain": 0.2, "plain + SC": 1.0}
+    path = write_target_run(
+        tmp_path, "regression", protocols=("last",), n=60, repeats=6, skill=skill
+    )
+    [first] = compare_target_methods(read(path))
+    assert first.significant
+    assert first.p == max(first.found.p, first.fold_p)
+    table = path / "folds.csv"
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # In every second fold the other method wins: other training sets, another result.
+    changed = [row | {"r2": str(float(row["r2"]) - 5 * int(row["fold"]))} for row in rows[:12]]
+    table.write_bytes(records_csv([*rows[12:], *changed]))
+    [second] = compare_target_methods(read(path))
+    differences = [float(a["r2"]) - float(b["r2"]) for a, b in zip(rows[12:], changed, strict=True)]
+    assert second.fold_p == pytest.approx(corrected_t(differences, 1 / 2))
+    assert second.found.p == first.found.p < 0.05 < second.fold_p == second.p
+    assert not second.significant
+    assert (
+        "no difference that exceeds the variation between training sets (p = " in second.sentence()
+    )
 
 
 def test_intervals_are_over_patients_and_not_over_slides(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from scmil.stats.metrics import auc
 from scmil.stats.sample_size import (
     expected_auc_interval,
     expected_concordance_interval,
+    expected_correlation_interval,
     expected_intervals,
 )
 from scmil.stats.small_samples import metric_intervals
@@ -90,9 +91,9 @@ def test_of_several_classes_it_is_the_mean_over_classes() -> None:
 
 
 def test_more_events_give_a_narrower_interval_and_censored_patients_do_not() -> None:
-    few = expected_intervals({"events": 20, "censored": 80}, 0.7, survival=True)[1]
-    same = expected_intervals({"events": 20, "censored": 800}, 0.7, survival=True)[1]
-    more = expected_intervals({"events": 80, "censored": 20}, 0.7, survival=True)[1]
+    few = expected_intervals({"events": 20, "censored": 80}, 0.7, metric="concordance")[1]
+    same = expected_intervals({"events": 20, "censored": 800}, 0.7, metric="concordance")[1]
+    more = expected_intervals({"events": 80, "censored": 20}, 0.7, metric="concordance")[1]
     assert few.width == same.width > 1.5 * more.width
 
 
@@ -119,5 +120,24 @@ def test_one_class_has_no_auc_and_no_event_no_concordance() -> None:
     with pytest.raises(DataError, match="at least two"):
         expected_auc_interval(0.8, [10])
     with pytest.raises(DataError, match="0 patients with an event"):
-        expected_intervals({"events": 0, "censored": 9}, 0.7, survival=True)
+        expected_intervals({"events": 0, "censored": 9}, 0.7, metric="concordance")
     assert math.isnan(expected_concordance_interval(0.7, 0).low)
+
+
+def test_the_interval_of_a_correlation_is_that_of_the_reports() -> None:
+    from scmil.stats.regression import regression_intervals, score_regression
+
+    random = np.random.default_rng(0)
+    truth = random.normal(size=60)
+    predicted = truth + random.normal(size=60)
+    value = score_regression(truth, predicted)["pearson"]
+    expected = regression_intervals(truth, predicted)["pearson"]
+    assert expected_correlation_interval(value, 60) == pytest.approx(expected)
+    split, folds = expected_intervals({"patients": 60}, 0.6, metric="correlation")
+    assert (split.tested, folds.tested) == ({"patients": 12}, {"patients": 60})
+    assert folds.width < split.width
+    low, high = expected_correlation_interval(0.6, folds.needed or 0)
+    assert high - low == pytest.approx(0.1, abs=0.001)
+    with pytest.raises(DataError, match=r"assumed correlation = 1\.5: a number from 0"):
+        expected_correlation_interval(1.5, 60)
+    assert math.isnan(expected_correlation_interval(0.6, 3).low)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from command import scmil
 from study_cases import cohort
+from target_cases import target_cohort
 
 from scmil import studies
 from scmil.bags.formats import export_bags
 from scmil.errors import ConfigError, OptionError
 from scmil.studies.cell_splits import splits_of
 from scmil.studies.plan import make_plan
+from scmil.studies.settings import TaskOptions
 
 pytestmark = pytest.mark.slow  # models are trained
 
@@ -107,3 +109,27 @@ def test_site_needs_a_table_and_no_other_splits(home: Path) -> None:
     bags = studies.open_data(home / "bags", home / "labels.csv").bags
     with pytest.raises(OptionError, match="exclude each other"):
         splits_of(plan.cells[0], bags, inner=False)
+
+
+@pytest.mark.parametrize("task", ["survival", "regression", "ordinal", "multilabel"])
+def test_every_task_is_tested_on_sites_of_its_own(tmp_path: Path, task: str) -> None:
+    folder = target_cohort(tmp_path / "cohort", count=32)
+    head, *rows = (folder / "labels.csv").read_text().splitlines()
+    lines = [f"{row},site{i % SITES}" for i, row in enumerate(rows)]
+    (folder / "labels.csv").write_text("\n".join([f"{head},site", *lines]))
+    label = {"survival": None, "regression": "age", "ordinal": "grade", "multilabel": "tp53,msi"}
+    data = studies.open_data(
+        folder / "bags",
+        folder / "labels.csv",
+        label=label[task],
+        task=TaskOptions(task),
+        drop_unlabelled=True,
+        site="site",
+    )
+    trained = studies.train(data, tmp_path / "model", aggregator="mean", epochs=1, test=0.25)
+    sites = {
+        part: {int(slide.removeprefix("s")) % SITES for slide in names}
+        for part, names in trained.study["split"].items()
+    }
+    assert len(sites["test"]) == 1
+    assert not sites["test"] & (sites["train"] | sites["valid"])

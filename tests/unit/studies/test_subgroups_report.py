@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from command import scmil
 from synthetic_run import write_run
+from synthetic_target_run import write_target_run
 
+from scmil.core.tables import records_csv
 from scmil.errors import DataError, OptionError, OutputError
+from scmil.stats import target_subgroups
 from scmil.studies.subgroups import report_subgroups
 
 SLIDES = 60
@@ -127,3 +131,91 @@ def test_a_model_without_tested_slides_is_rejected(model: Path, labels: Path) ->
 def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+TASKS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "survival": ({"time": "os", "event": "dead"}, ["risk"]),
+    "regression": ({"name": "age"}, ["age"]),
+    "ordinal": ({"name": "grade", "grades": ["1", "2", "3"]}, ["1", "2", "3"]),
+    "multilabel": ({"names": ["tp53", "msi"]}, ["tp53", "msi"]),
+}
+FOUND = {
+    "survival": "concordance",
+    "regression": "R²",
+    "ordinal": "quadratic kappa",
+    "multilabel": "macro AUC",
+}
+
+
+def write_task_model(folder: Path, task: str) -> Path:
+    """The files of a model folder of a task; slides of site `b` are predicted at random."""
+    target, names = TASKS[task]
+    folder.mkdir()
+    slides = [f"s{i}" for i in range(SLIDES)]
+    study = {
+        "classes": names,
+        "task": task,
+        "target": {"task": task, **target},
+        "split": {"train": ["x"], "test": slides},
+    }
+    (folder / "study.json").write_text(json.dumps(study))
+    random = np.random.default_rng(0)
+    rows = []
+    for i, slide in enumerate(["x", *slides]):
+        truth = float(random.normal())
+        at_random = slide != "x" and (i - 1) // 2 % 3 == 1
+        guess = float(random.normal()) if at_random else truth + float(random.normal()) / 5
+        cells: dict[str, object] = {"slide_id": slide, "case_id": f"p{slide[1:] or 'x'}"}
+        cells["part"] = "test" if slide != "x" else "train"
+        if task == "survival":
+            cells |= {"y_os": f"{np.exp(-truth):.5f}", "y_dead": int(random.random() < 0.8)}
+            cells |= {"y_pred": "", "p_risk": guess}
+        elif task == "regression":
+            cells |= {"y_age": truth, "y_pred": guess, "p_age": guess}
+        elif task == "ordinal":
+            grade, own = (1 + int(np.digitize(value, [-0.5, 0.5])) for value in (truth, guess))
+            cells |= {"y_grade": grade, "y_pred": own, "p_1": 0.2, "p_2": 0.3, "p_3": 0.5}
+        else:
+            p = 1 / (1 + np.exp(-guess))
+            cells |= {"y_tp53": int(truth > 0), "y_msi": "" if i % 9 == 0 else int(truth > 0.1)}
+            cells |= {"y_pred": "", "p_tp53": p, "p_msi": p}
+        rows.append(cells)
+    (folder / "predictions.csv").write_bytes(records_csv(rows))
+    return folder
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_model_of_every_task_has_subgroups_with_the_worst_gap(
+    tmp_path: Path, labels: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_subgroups, "DRAWS", 50)
+    model = write_task_model(tmp_path / task, task)
+    report = report_subgroups(model, labels, ["site", "sex"])
+    assert report.task == task
+    worst = report.table.worst
+    assert worst is not None
+    assert (worst.column, worst.worst) == ("site", "b")
+    assert worst.adjusted < 0.05
+    page = report.files[0].read_text()
+    gaps = len(report.table.gaps)
+    assert f"correction for all {gaps} gaps" in page
+    assert f"Largest of {gaps} compared gaps" in page
+    assert f"Task: {task}." in page
+    text = scmil("subgroups", model, labels, "--by", "site").stdout
+    assert f"site b, 20 patients: {FOUND[task]}" in text
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_of_every_task_has_subgroups(
+    tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_subgroups, "DRAWS", 50)
+    run = write_target_run(tmp_path / "run", task, n=48)
+    rows = [f"p{i},s{i},{'ab'[i % 2]}" for i in range(48)]
+    table = tmp_path / "sites.csv"
+    table.write_text("\n".join(["case_id,slide_id,site", *rows]))
+    with pytest.raises(OptionError, match="--method: several are there"):
+        report_subgroups(run, table, ["site"])
+    report = report_subgroups(run, table, ["site"], method="plain + SC")
+    assert sum(group.slides for group in report.table.groups) == 48
+    assert report.origin == "test folds of plain + SC on cohort, selection protocol 'last'"
