@@ -189,7 +189,8 @@ def read_task(
         str | None,
         typer.Option(
             help="What is predicted: class, survival (a time to an event), regression (a number), "
-            "ordinal (an ordered grade) or multilabel (several yes/no labels).",
+            "ordinal (an ordered grade) or multilabel (several yes/no labels). Several at once, "
+            "also with missing values: ordinal,regression,class and a column for each in --label.",
             show_default="inferred from the columns, and stated in the output",
         ),
     ] = None,

@@ -342,16 +342,17 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     """Print AUC and accuracy of the test and validation splits and of the cross-validation, or the
     metrics of another task.
     """
-    from scmil.core.run_format import MAIN_METRICS
+    from scmil.report.combined_run import shown_metrics
     from scmil.report.fold_estimates import fold_estimates
 
-    main = MAIN_METRICS.get(metrics.get("task", ""))
     shown = [("auc", "AUC"), ("accuracy", "accuracy")]
-    if main:
-        shown = [(main.column, main.name)]
+    if "task" in metrics:
+        shown = shown_metrics(metrics)
     for split, split_name in (("test", "test split"), ("valid", "validation split")):
         for level, values in metrics.get(split, {}).items():
-            text = ", ".join(f"{name} {_format_estimate(values[key])}" for key, name in shown)
+            text = ", ".join(
+                f"{name} {_format_estimate(values[key])}" for key, name in shown if key in values
+            )
             say(f"{split_name}, {values['n']} {level}s of {values['patients']} patients: {text}")
     for row in metrics.get("cross_validation", []):
         size = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"

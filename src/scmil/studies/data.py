@@ -130,7 +130,7 @@ def open_data(
 
 def _open_target_data(settings: DataSettings, targets: Targets, data: Path | None) -> Data:
     """Open bags with values of another task than classes."""
-    settings = replace(settings, task=targets.task)
+    settings = replace(settings, task=settings.task or targets.task)
     slides = load_bags(replace(settings, patient=None), data)
     bags = join_slides(slides) if settings.patient == "joined" else slides
     notes, ids = targets.notes, {*map(slide_id, slides.ids)}
