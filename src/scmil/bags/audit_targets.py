@@ -118,7 +118,7 @@ def _find_contradictions(targets: Targets, patients: Mapping[str, str]) -> Itera
 def _find_survival_problems(targets: Targets, values: Numbers) -> Iterator[Finding]:
     times, events = values.T
     number, n = int(events.sum()), len(times)
-    remedy = "Check which value of the column means an event (event_value=)."
+    remedy = "Check which value of the column means an event (event_value=, --event-value)."
     if not number:
         sentence = f"all {n} times are censored"
         yield Finding(
@@ -205,7 +205,8 @@ def _find_label_problems(targets: Targets, values: Numbers) -> Iterator[Finding]
         yield Finding("warning", "one-value", sentence, remedy)
     if len(useless) == len(targets.target.names):
         sentence = "no label has both values"
-        yield Finding("error", "no-label", sentence, "Check the columns (label=).")
+        remedy = "Check the columns (label=, --label), or add slides with the other value."
+        yield Finding("error", "no-label", sentence, remedy)
 
 
 def _slides(targets: Targets, chosen: NDArray[np.bool_]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def join_slides(bags: BagSet) -> BagSet:
         bags.ids[positions[0]] if isinstance(patient, tuple) else patient: positions
         for patient, positions in groups.items()
     }
-    _check_same_labels(bags, members)
+    _check_same_labels(bags, members, "joined", "--patient joined")
 
     def load(patient: str) -> Bag:
         return _join([bags[position] for position in members[patient]], patient)
@@ -71,7 +71,25 @@ def join_slides(bags: BagSet) -> BagSet:
     return with_targets(joined, replace(own, columns=bags.targets.columns))
 
 
-def _check_same_labels(bags: BagSet, members: dict[str, list[int]]) -> None:
+def check_values_of_patients(bags: BagSet, mode: str) -> None:
+    """Raise if predictions of the slides of a patient cannot be combined to one of the patient.
+
+    Args:
+        bags: Slides with values of another task than classes.
+        mode: "mean" or "max".
+
+    Raises:
+        DataError: Slides of a patient have different values, where none is missing.
+    """
+    members = {
+        str(patient): positions
+        for patient, positions in group_positions(bags.patients).items()
+        if not isinstance(patient, tuple)
+    }
+    _check_same_labels(bags, members, "counted as one", f"--patient {mode}")
+
+
+def _check_same_labels(bags: BagSet, members: dict[str, list[int]], verb: str, option: str) -> None:
     """Raise if slides of one patient have different labels or values."""
 
     def answer(position: int) -> object:
@@ -87,7 +105,7 @@ def _check_same_labels(bags: BagSet, members: dict[str, list[int]]) -> None:
     if mixed:
         raise DataError(
             f"{len(mixed)} patients have slides with different labels ({first_names(mixed)}), so "
-            "their slides cannot be joined. Correct the table, or omit --patient joined."
+            f"their slides cannot be {verb}. Correct the table, or omit {option}."
         )
 
 

@@ -343,6 +343,12 @@ def _whole_numbers(reader: TableReader, name: str, words: set[str]) -> list[str]
             "grades=['low', 'medium', 'high'], on the command line --grades low,medium,high."
         )
     numbers = sorted(map(int, words))
+    if numbers[0] == numbers[-1]:
+        raise DataError(
+            f"{reader.table.path}: every grade in the column {name!r} is {numbers[0]}, and at "
+            "least two are needed. Add slides of other grades, or check the column; if it is a "
+            "part of a cohort, list all grades: grades=, on the command line --grades 1,2,3."
+        )
     return [str(number) for number in range(numbers[0], numbers[-1] + 1)]
 
 

@@ -86,6 +86,11 @@ UNITS = {
     "survival": "Each patient counts once: risks and survival curves of slides of a patient are "
     "averaged.",
 }
+UNITS_OF_PATIENTS = {
+    "mean": "Each patient counts once, with the mean of the predictions of the slides.",
+    "max": "Each patient counts once, with the largest prediction of the slides.",
+    "joined": "Each patient counts once, with one bag of all slides.",
+}
 UNITS_OF_SLIDES = (
     "Each slide is predicted and counted by itself; in intervals and tests the slides of a patient "
     "stay together."
@@ -137,6 +142,13 @@ class TargetRun(Run):
         """The metrics that are printed."""
         return tuple(NAMES[self.task])
 
+    @property
+    def patient_mode(self) -> str | None:
+        """How slides become predictions of patients; None if slides are counted."""
+        modes = {(one.settings.get("data") or {}).get("patient") for one in self.planned}
+        mode = next(iter(modes)) if len(modes) == 1 else None
+        return mode if mode in UNITS_OF_PATIENTS else None
+
     def metric_names(self, dataset: str) -> dict[str, str]:
         """The metrics of the tables of a data set, with their names."""
         names = NAMES[self.task]
@@ -158,7 +170,10 @@ class TargetRun(Run):
     @property
     def explanation(self) -> str:
         """What is counted, which intervals the metrics have, and what repeats are used for."""
-        text = f"{UNITS.get(self.task, UNITS_OF_SLIDES)} 95 % intervals: {INTERVALS[self.task]}"
+        units = UNITS.get(self.task, UNITS_OF_SLIDES)
+        if self.patient_mode is not None:
+            units = UNITS_OF_PATIENTS[self.patient_mode]
+        text = f"{units} 95 % intervals: {INTERVALS[self.task]}"
         if any(result.repeats > 1 for result in self.results.values()):
             text += " Values and limits are means over the repeats."
         return text

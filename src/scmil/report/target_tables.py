@@ -117,9 +117,11 @@ def caption_of(run: TargetRun, dataset: str, protocol: str) -> str:
         events = f", {len(np.unique(rows.patients[own & (rows.observed[:, 1] > 0)]))} with an event"
     times = f"{result.repeats} x {result.folds}" if result.repeats > 1 else f"{result.folds}"
     meaning = MEANING.get(protocol, "as defined by the experiment")
+    noun = "slides" if run.patient_mode is None else "patients"
+    counted = f"{result.bags} slides of " if run.patient_mode is None else ""
     return (
-        f"{dataset}: {_target_words(run, dataset)}. {result.bags} slides of {patients} "
-        f"patients{events}; all test slides of {times} folds together. Selection protocol "
+        f"{dataset}: {_target_words(run, dataset)}. {counted}{patients} patients{events}; all test "
+        f"{noun} of {times} folds together. Selection protocol "
         f"“{protocol}”: {meaning}."
     )
 

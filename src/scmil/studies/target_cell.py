@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +31,19 @@ class TargetFold:
     def place(self) -> Row:
         """The first columns of its rows."""
         return {"protocol": self.protocol, "repeat": self.repeat, "fold": self.fold}
+
+    def of_patients(self, targets: Targets, mode: str) -> TargetFold:
+        """The predictions of patients: the mean or the largest over their slides."""
+        from scmil.training.patient_predictions import pool_predictions
+
+        return replace(self, held_out=pool_predictions(targets, self.held_out, mode))
+
+
+def patients_as_units(targets: Targets) -> Targets:
+    """The values of patients, for predictions of patients."""
+    from scmil.training.patient_predictions import patient_targets
+
+    return patient_targets(targets)
 
 
 def target_tables(

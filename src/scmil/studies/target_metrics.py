@@ -26,13 +26,20 @@ from scmil.report.combined_run import describe_intervals, main_metrics
 from scmil.studies.model_folder import Page
 from scmil.studies.model_metrics import estimate_json, plain_number
 from scmil.training.held_out import known_parts
+from scmil.training.patient_predictions import patient_targets, pool_predictions
 from scmil.training.target_folds import held_out_part, risk_groups, score_held_out
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
 
 
-def target_metrics(bags: BagSet, split: Split, objective: Objective, outputs: Numbers) -> Page:
+def target_metrics(
+    bags: BagSet,
+    split: Split,
+    objective: Objective,
+    outputs: Numbers,
+    patient: str | None = None,
+) -> Page:
     """Every metric of every split with its 95 % interval over patients.
 
     Args:
@@ -40,9 +47,11 @@ def target_metrics(bags: BagSet, split: Split, objective: Objective, outputs: Nu
         split: Positions of the training, validation and test bags.
         objective: The objective of the model.
         outputs: Outputs of the model for all bags (b, w).
+        patient: "mean" or "max" over the slides of a patient; None scores survival by patient and
+            other tasks by slide.
 
     Returns:
-        The content of `metrics.json`. Survival is scored by patient, other tasks by slide.
+        The content of `metrics.json`.
     """
     targets = _targets(bags)
     page: Page = {
@@ -57,9 +66,13 @@ def target_metrics(bags: BagSet, split: Split, objective: Objective, outputs: Nu
             continue
         part = held_out_part(targets, objective, outputs, bags.ids, split, members)
         patients = {bags.patients[i] or ("slide", i) for i in members}
-        if targets.task == "survival" and len(patients) < len(members):
+        pooled = patient in ("mean", "max")
+        if (pooled or targets.task == "survival") and len(patients) < len(members):
             level = "patient"
-        scores = score_held_out(targets, part)
+        units = patient_targets(targets) if pooled else targets
+        if pooled:
+            part = pool_predictions(targets, part, str(patient))
+        scores = score_held_out(units, part)
         page[name] = {
             level: {
                 "n": len(patients) if level == "patient" else len(members),
@@ -72,10 +85,10 @@ def target_metrics(bags: BagSet, split: Split, objective: Objective, outputs: Nu
         }
         if isinstance(targets.target, CombinedTarget):
             page.setdefault("known", {})[name] = {
-                own: len(found.ids) for own, _, found in known_parts(targets, part)
+                own: len(found.ids) for own, _, found in known_parts(units, part)
             }
         if part.high is not None and 0 < part.high.sum() < len(part.high):
-            page[name][level]["log_rank_p"] = plain_number(risk_groups(targets, part).p_value)
+            page[name][level]["log_rank_p"] = plain_number(risk_groups(units, part).p_value)
     return page
 
 

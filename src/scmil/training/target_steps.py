@@ -41,7 +41,7 @@ from scmil.stats.regression import score_regression
 from scmil.training.checkpoint import TrainingState
 from scmil.training.layer_start import constrained_layers
 from scmil.training.optimisers import clip_each, set_rate
-from scmil.training.randomness import epoch_order, step_seed
+from scmil.training.randomness import epoch_order, seed_generators, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.steps import apply_to_bag, autocast_to, modules_of
 
@@ -82,7 +82,7 @@ def train_target_epoch(
         seeds = [step_seed(seed, epoch, bag.id) for bag in bags]
         values = _as_tensor(targets.array([bag.id for bag in bags]), model)
         if len(bags) == 1 and objective.risk_set == 1:
-            torch.manual_seed(seeds[0])
+            seed_generators(seeds[0])
             with autocast_to(state.precision, model):
                 loss = model.loss(apply_to_bag(forward_bag, model, bags[0]), values[0])
             loss.backward()
@@ -143,7 +143,7 @@ def _backward_of_set(
 
 
 def _forward_with_seed(state: TrainingState, bag: Bag, seed: int) -> Prediction:
-    torch.manual_seed(seed)
+    seed_generators(seed)
     with autocast_to(state.precision, state.model):
         return apply_to_bag(forward_bag, state.model, bag)
 
