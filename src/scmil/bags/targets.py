@@ -52,10 +52,12 @@ __all__ = [
     "Targets",
     "Value",
     "as_numbers",
+    "merge_values",
     "part_name",
     "target_from_json",
     "target_json",
     "targets_from_json",
+    "values_differ",
 ]
 
 
@@ -191,6 +193,34 @@ def as_numbers(value: Value | None) -> list[float]:
     if isinstance(value, tuple):
         return [number for part in value for number in as_numbers(part)]
     return [math.nan if value is None else float(value)]
+
+
+def merge_values(target: Target, values: Sequence[Value | None]) -> Value | None:
+    """The value of a patient from those of the slides: the first that is known.
+
+    Of several targets, each part is that of the first slide that has it.
+
+    >>> both = CombinedTarget((NumberTarget("age"), GradeTarget("isup", ("1", "2"))))
+    >>> merge_values(both, [(61.0, None), None, (None, 1)])
+    (61.0, 1)
+    """
+    known = [value for value in values if value is not None]
+    if not isinstance(target, CombinedTarget) or not known:
+        return known[0] if known else None
+    parts = zip(*known, strict=True)  # type: ignore[arg-type]
+    return tuple(next((own for own in part if own is not None), None) for part in parts)
+
+
+def values_differ(target: Target, values: Sequence[Value | None]) -> bool:
+    """Whether the slides of a patient have different values; missing parts do not differ.
+
+    >>> values_differ(NumberTarget(), [1.0, 2.0]), values_differ(NumberTarget(), [1.0, 1.0])
+    (True, False)
+    """
+    if not isinstance(target, CombinedTarget):
+        return len(set(values)) > 1
+    parts = zip(*(value for value in values if value is not None), strict=True)  # type: ignore[arg-type]
+    return any(len({own for own in part if own is not None}) > 1 for part in parts)
 
 
 def _value_numbers(target: Target | PartTarget, value: Value | None) -> list[float]:

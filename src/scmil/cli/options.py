@@ -90,7 +90,7 @@ LabelColumn = Annotated[
     typer.Option(
         "--label",
         help="Column that contains the labels; several columns of yes/no labels, separated by "
-        "commas, are the task multilabel.",
+        "commas, are the task multilabel. With several tasks in --task, a column for each.",
         show_default="detected",
     ),
 ]

@@ -202,7 +202,8 @@ def train_(
     Example: `scmil train bags/ labels.csv --aggregator abmil-gated --sc --out model/`
 
     Other tasks than classes: `--task survival --time os_months --event os_event`, `--task
-    regression --label age`, `--task ordinal --label grade`, `--label tp53,msi`.
+    regression --label age`, `--task ordinal --label grade`, `--label tp53,msi`; several targets in
+    one model: `--task ordinal,regression --label grade,age`.
 
     A bag holds the features of all tiles of one slide; the aggregator is the network that combines
     them into one prediction. Patients are divided into a training, a validation and a test split,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scmil.report.combined_run import CombinedRun
-from scmil.report.html.markup import markdown
+from scmil.report.html.markup import Markup, element, join, markdown
 from scmil.report.markdown_latex import LATEX_HEAD
 from scmil.report.page import assemble_page
 from scmil.report.tables import TerminalTable
@@ -34,32 +34,39 @@ def compare_combined(run: CombinedRun) -> list[Compared]:
 
 def combined_verdict(run: CombinedRun, compared: Sequence[Compared] | None = None) -> str:
     """Summarise a run directory in one paragraph, target by target."""
-    sentences = [progress_of(run), CORRECTION]
+    paragraphs = [_summary(run)]
     for name, own in compare_combined(run) if compared is None else compared:
-        found = task_sentences(run.parts[name], own)
-        sentences += [f"Target “{name}”:", *found] if found else []
-    return " ".join(sentences)
+        found = _verdict_of_part(run, name, own)
+        paragraphs += [f"Target “{name}”: {found}"] if found else []
+    return " ".join(paragraphs)
+
+
+def _summary(run: CombinedRun) -> str:
+    return f"{progress_of(run)} {CORRECTION}"
+
+
+def _verdict_of_part(run: CombinedRun, name: str, compared: list[TargetComparison]) -> str:
+    return " ".join(task_sentences(run.parts[name], compared))
 
 
 def write_combined_page(run: CombinedRun, compared: Sequence[Compared]) -> str:
     """The HTML report of a run directory."""
-    sections = {
-        f"{name}: {title.lower()}": body
-        for name, own in compared
-        for title, body in task_sections(run.parts[name], own).items()
-    }
-    return assemble_page(run, combined_verdict(run, compared), sections | further_sections(run))
+    sections: dict[str, Markup | None] = {}
+    for name, own in compared:
+        for title, body in task_sections(run.parts[name], own).items():
+            sections[f"{name}: {title.lower()}"] = body
+        if results := sections[f"{name}: results"]:
+            words = element("p", _verdict_of_part(run, name, own), class_="verdict")
+            sections[f"{name}: results"] = join(words, results)
+    return assemble_page(run, _summary(run), sections | further_sections(run))
 
 
 def write_combined_markdown(run: CombinedRun, compared: Sequence[Compared]) -> str:
     """The Markdown report: summary, then the tables of each target."""
-    parts = [
-        f"# {markdown(run.title)}",
-        markdown(run.about),
-        markdown(combined_verdict(run, compared)),
-    ]
+    parts = [f"# {markdown(run.title)}", markdown(run.about), markdown(_summary(run))]
     for name, own in compared:
-        parts += [f"# Target “{markdown(name)}”", *task_parts(run.parts[name], own)]
+        verdict = markdown(_verdict_of_part(run, name, own))
+        parts += [f"# Target “{markdown(name)}”", verdict, *task_parts(run.parts[name], own)]
     parts += further_parts(run)
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -12,7 +12,7 @@ from scmil.bags.targets import (
     PartTarget,
     Target,
     Targets,
-    Value,
+    merge_values,
 )
 from scmil.core.shapes import Numbers
 from scmil.stats.groups import group_positions, pool_slides
@@ -34,7 +34,7 @@ def patient_targets(targets: Targets) -> Targets:
     return Targets(
         targets.target,
         tuple(members),
-        tuple(_first_value(targets.target, own) for own in values),
+        tuple(merge_values(targets.target, own) for own in values),
         tuple(members),
         targets.notes,
         targets.columns,
@@ -110,11 +110,3 @@ def _members(targets: Targets, ids: tuple[str, ...]) -> dict[str, list[str]]:
         ]
         for patient, positions in groups.items()
     }
-
-
-def _first_value(target: Target, values: list[Value | None]) -> Value | None:
-    known = [value for value in values if value is not None]
-    if not isinstance(target, CombinedTarget) or not known:
-        return known[0] if known else None
-    parts = zip(*known, strict=True)  # type: ignore[arg-type]
-    return tuple(next((own for own in part if own is not None), None) for part in parts)

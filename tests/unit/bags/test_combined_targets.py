@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from scmil.bags.audit_targets import check_targets, find_target_problems
-from scmil.bags.target_bags import split_strata
+from scmil.bags.bag import Bag, BagSet
+from scmil.bags.patient_bags import join_slides
+from scmil.bags.target_bags import split_strata, with_targets
 from scmil.bags.target_tables import TargetColumns, read_targets
 from scmil.bags.targets import (
     ClassTarget,
@@ -19,8 +23,10 @@ from scmil.bags.targets import (
     NumberTarget,
     SurvivalTarget,
     Targets,
+    merge_values,
     target_from_json,
     targets_from_json,
+    values_differ,
 )
 from scmil.errors import DataError, OptionError
 
@@ -146,3 +152,21 @@ def test_damaged_targets_are_rejected(content: dict[str, object]) -> None:
 def test_values_that_do_not_fit_are_rejected(value: object) -> None:
     with pytest.raises(DataError, match="is no value of the task 'combined'"):
         number_and_grade((value,))
+
+
+def test_slides_of_a_patient_may_have_different_holes() -> None:
+    target = number_and_grade(((1.0, 0),)).target
+    assert not values_differ(target, [(61.0, None), (None, 1), (61.0, 1), None])
+    assert values_differ(target, [(61.0, None), (62.0, 1)])
+    assert merge_values(target, [None, (None, 1), (61.0, None)]) == (61.0, 1)
+    assert merge_values(target, [None]) is None
+
+
+def test_joined_slides_have_the_values_of_all() -> None:
+    targets = number_and_grade(((5.0, None), (None, 2), (7.0, 0), (6.0, 1)))
+    slides = [Bag(f"s{i}", torch.ones(2, 3)) for i in range(4)]
+    patients = ("p", "p", "q", "r")
+    bags = with_targets(BagSet(slides), replace(targets, patients=patients))
+    joined = join_slides(bags)
+    assert joined.targets is not None
+    assert joined.targets.values == ((5.0, 2), (7.0, 0), (6.0, 1))

@@ -137,6 +137,7 @@ def test_the_report_has_a_section_for_each_target(home: Path) -> None:
         assert f"{name}: results" in headings
         assert f"{name}: comparisons" in headings
         assert f"# Target “{name}”" in md
+    assert html.count('class="verdict"') == 1 + len(NAMES)
     assert "survival: risk groups" in headings
     assert "age: predicted against observed" in headings
     assert tex.count(r"\begin{table}") == len(NAMES)
