@@ -207,7 +207,7 @@ def merge_values(target: Target, values: Sequence[Value | None]) -> Value | None
     known = [value for value in values if value is not None]
     if not isinstance(target, CombinedTarget) or not known:
         return known[0] if known else None
-    parts = zip(*known, strict=True)  # type: ignore[arg-type]
+    parts = zip(*known, strict=True)
     return tuple(next((own for own in part if own is not None), None) for part in parts)
 
 
@@ -219,7 +219,7 @@ def values_differ(target: Target, values: Sequence[Value | None]) -> bool:
     """
     if not isinstance(target, CombinedTarget):
         return len(set(values)) > 1
-    parts = zip(*(value for value in values if value is not None), strict=True)  # type: ignore[arg-type]
+    parts = zip(*(value for value in values if value is not None), strict=True)
     return any(len({own for own in part if own is not None}) > 1 for part in parts)
 
 

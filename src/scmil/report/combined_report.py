@@ -34,14 +34,14 @@ def compare_combined(run: CombinedRun) -> list[Compared]:
 
 def combined_verdict(run: CombinedRun, compared: Sequence[Compared] | None = None) -> str:
     """Summarise a run directory in one paragraph, target by target."""
-    paragraphs = [_summary(run)]
+    paragraphs = [_common_summary(run)]
     for name, own in compare_combined(run) if compared is None else compared:
         found = _verdict_of_part(run, name, own)
         paragraphs += [f"Target “{name}”: {found}"] if found else []
     return " ".join(paragraphs)
 
 
-def _summary(run: CombinedRun) -> str:
+def _common_summary(run: CombinedRun) -> str:
     return f"{progress_of(run)} {CORRECTION}"
 
 
@@ -58,12 +58,12 @@ def write_combined_page(run: CombinedRun, compared: Sequence[Compared]) -> str:
         if results := sections[f"{name}: results"]:
             words = element("p", _verdict_of_part(run, name, own), class_="verdict")
             sections[f"{name}: results"] = join(words, results)
-    return assemble_page(run, _summary(run), sections | further_sections(run))
+    return assemble_page(run, _common_summary(run), sections | further_sections(run))
 
 
 def write_combined_markdown(run: CombinedRun, compared: Sequence[Compared]) -> str:
     """The Markdown report: summary, then the tables of each target."""
-    parts = [f"# {markdown(run.title)}", markdown(run.about), markdown(_summary(run))]
+    parts = [f"# {markdown(run.title)}", markdown(run.about), markdown(_common_summary(run))]
     for name, own in compared:
         verdict = markdown(_verdict_of_part(run, name, own))
         parts += [f"# Target “{markdown(name)}”", verdict, *task_parts(run.parts[name], own)]

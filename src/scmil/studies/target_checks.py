@@ -36,7 +36,7 @@ class TaskChecks:
             if stated and isinstance(error, ScmilError):
                 self.problems.add(f"[data] {error}")
             return  # a table of classes that cannot be read is an error of its run
-        self.tasks[draft.dataset] = CLASS if targets is None else _describe_task(targets)
+        self.tasks[draft.dataset] = CLASS if targets is None else _task_words(targets)
         training = TrainingSettings.from_json(tables["training"])
         if targets is None:
             if training.loss is not None:
@@ -97,7 +97,7 @@ class TaskChecks:
             self.problems.add(f"[model] {error}")
 
 
-def _describe_task(targets: Any) -> str:
+def _task_words(targets: Any) -> str:
     """The task; of several targets their names and tasks, which all data sets must share."""
     if targets.task != COMBINED:
         return str(targets.task)

@@ -64,10 +64,10 @@ def pool_predictions(targets: Targets, predictions: HeldOut, mode: str = "mean")
     members = _members(targets, predictions.ids)
     place = {bag_id: position for position, bag_id in enumerate(predictions.ids)}
     rows = [np.array([place[bag_id] for bag_id in own]) for own in members.values()]
-    return _pool(targets.target, tuple(members), predictions, rows, mode)
+    return _pool_rows(targets.target, tuple(members), predictions, rows, mode)
 
 
-def _pool(
+def _pool_rows(
     target: Target | PartTarget,
     ids: tuple[str, ...],
     found: HeldOut,
@@ -76,7 +76,7 @@ def _pool(
 ) -> HeldOut:
     if isinstance(target, CombinedTarget):
         parts = tuple(
-            _pool(part, ids, own, rows, mode)
+            _pool_rows(part, ids, own, rows, mode)
             for part, own in zip(target.parts, found.parts, strict=True)
         )
         return HeldOut(ids, np.concatenate([part.outputs for part in parts], 1), parts=parts)

@@ -17,6 +17,7 @@ from scmil.models.evidence import TileEvidence
 from scmil.models.objectives import (
     CoxObjective,
     MultilabelObjective,
+    Objective,
     OrdinalObjective,
     RegressionObjective,
     SurvivalObjective,
@@ -27,7 +28,7 @@ from scmil.models.objectives import (
 )
 
 NAN = math.nan
-PARTS = (
+PARTS: tuple[Objective, ...] = (
     OrdinalObjective(3),
     RegressionObjective(50.0, 10.0),
     MultilabelObjective(2),
@@ -77,7 +78,7 @@ def test_outputs_follow_each_other() -> None:
 
 def test_all_parts_are_equally_important_at_the_start() -> None:
     """Units, kinds of loss and the number of bags that have a part do not matter."""
-    parts = [RegressionObjective(0.0, 1.0), ClassObjective(2)]
+    parts: list[Objective] = [RegressionObjective(0.0, 1.0), ClassObjective(2)]
     values = [torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]), torch.tensor([[0.0], [1.0]])]
     weights = part_weights(parts, values, bags=4)
     losses = [
@@ -88,7 +89,7 @@ def test_all_parts_are_equally_important_at_the_start() -> None:
 
 
 def test_the_weight_of_a_rare_part_is_limited() -> None:
-    parts = [ClassObjective(2), ClassObjective(2)]
+    parts: list[Objective] = [ClassObjective(2), ClassObjective(2)]
     common, rare = torch.tensor([[0.0], [1.0]] * 50), torch.tensor([[1.0]])
     weights = part_weights(parts, [common, rare], bags=100)
     assert weights[1] == pytest.approx(10 * weights[0])

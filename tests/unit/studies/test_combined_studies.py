@@ -93,8 +93,8 @@ def test_metrics_are_those_of_the_slides_that_have_a_value(home: Path) -> None:
     tested = [r for r in rows_of(home / "model" / "predictions.csv") if r["part"] == "test"]
     graded = [r for r in tested if r["y_grade"]]
     assert 0 < len(graded) < len(tested)
-    grades = ([int(r["y_grade"]) for r in graded], [int(r["pred_grade"]) for r in graded])
-    expected = quadratic_kappa(*map(np.array, grades), 4)
+    observed, predicted = ([int(r[name]) for r in graded] for name in ("y_grade", "pred_grade"))
+    expected = quadratic_kappa(observed, predicted, 4)
     found = metrics["test"]["slide"]
     assert found["grade: kappa"]["value"] == pytest.approx(expected, abs=1e-6)
     followed = [r for r in tested if r["y_os_event"]]
