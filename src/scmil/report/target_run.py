@@ -72,13 +72,14 @@ SMALLER_IS_BETTER = ("integrated_brier", "mae", "macro: brier")
 INTERVALS = {
     "survival": "C indices and the AUC at a time have score intervals that hold for few patients; "
     "the mean AUC and the integrated Brier score have percentile bootstrap intervals over "
-    "patients.",
+    "patients, that of the mean AUC at least as wide as the mean of those at its times.",
     "regression": "R² and the mean absolute error have intervals by Student's t on a log scale "
     "with the jackknife over patients; the correlations have Fisher's at the number of patients.",
     "ordinal": "The quadratic kappa has a percentile bootstrap interval over patients; error and "
     "accuracy have Wilson's at the effective number of patients.",
     "class": "The AUC has a score interval that holds for few patients; the others have Wilson's.",
-    "multilabel": "Macro averages have percentile bootstrap intervals over patients. Of each "
+    "multilabel": "Macro averages have percentile bootstrap intervals over patients, at least as "
+    "wide as those of the labels, combined as if these were independent. Of each "
     "label, the AUC has a score interval that holds for few patients, balanced accuracy and F1 "
     "have Wilson's, and the Brier score a bootstrap interval.",
 }
