@@ -48,6 +48,6 @@ def write_target_folder(
             writer.writerow(
                 [f"p{i // slides}", bag.id, time, int(event), tables["regression"].of(first)]
                 + [1 + grade]  # type: ignore[operator]
-                + ["" if label is None else int(label) for label in labels]  # type: ignore[union-attr]
+                + ["" if label is None else int(label) for label in labels]  # type: ignore[union-attr,arg-type]
             )
     return home

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scmil.bags.audit_checks import IMBALANCE, Finding
 from scmil.bags.targets import (
+    ClassTarget,
+    CombinedTarget,
     GradeTarget,
     LabelsTarget,
     NumberTarget,
@@ -66,8 +69,34 @@ def find_target_problems(targets: Targets) -> Iterator[Finding]:
     if len({patients[bag_id] for bag_id in known}) < 2:
         sentence = f"all {len(known)} slides with a value belong to one patient"
         yield Finding("error", "one-patient", sentence, "Add slides of other patients.")
+    if isinstance(targets.target, CombinedTarget):
+        yield from _find_part_problems(targets, targets.target)
+        return
     yield from _find_contradictions(targets, patients)
     yield from _CHECKS[targets.task](targets, targets.array(known))
+
+
+def _find_part_problems(targets: Targets, target: CombinedTarget) -> Iterator[Finding]:
+    """Find the problems of each part; slides without its value are a note."""
+    for number, name in enumerate(target.names):
+        for found in find_target_problems(targets.part(number)):
+            hole = found.code == "no-value" and found.severity == "warning"
+            yield replace(
+                found,
+                severity="note" if hole else found.severity,
+                code="holes" if hole else found.code,
+                sentence=f"{name}: {found.sentence}",
+                remedy="They count for the other targets only." if hole else found.remedy,
+            )
+
+
+def _find_class_problems(targets: Targets, values: Numbers) -> Iterator[Finding]:
+    assert isinstance(targets.target, ClassTarget)
+    classes = targets.target.classes
+    counts = np.bincount(values[:, 0].astype(int), minlength=len(classes))
+    if (counts > 0).sum() < 2:
+        sentence = f"only one class occurs: {classes[int(counts.argmax())]}"
+        yield Finding("error", "one-class", sentence, "Add slides of other classes.")
 
 
 def _find_contradictions(targets: Targets, patients: Mapping[str, str]) -> Iterator[Finding]:
@@ -89,7 +118,7 @@ def _find_contradictions(targets: Targets, patients: Mapping[str, str]) -> Itera
 def _find_survival_problems(targets: Targets, values: Numbers) -> Iterator[Finding]:
     times, events = values.T
     number, n = int(events.sum()), len(times)
-    remedy = "Check which value of the column means an event (event_value=)."
+    remedy = "Check which value of the column means an event (event_value=, --event-value)."
     if not number:
         sentence = f"all {n} times are censored"
         yield Finding(
@@ -176,7 +205,8 @@ def _find_label_problems(targets: Targets, values: Numbers) -> Iterator[Finding]
         yield Finding("warning", "one-value", sentence, remedy)
     if len(useless) == len(targets.target.names):
         sentence = "no label has both values"
-        yield Finding("error", "no-label", sentence, "Check the columns (label=).")
+        remedy = "Check the columns (label=, --label), or add slides with the other value."
+        yield Finding("error", "no-label", sentence, remedy)
 
 
 def _slides(targets: Targets, chosen: NDArray[np.bool_]) -> tuple[str, ...]:
@@ -194,4 +224,5 @@ _CHECKS: Mapping[str, Callable[[Targets, Numbers], Iterator[Finding]]] = {
     NumberTarget.task: _find_number_problems,
     GradeTarget.task: _find_grade_problems,
     LabelsTarget.task: _find_label_problems,
+    ClassTarget.task: _find_class_problems,
 }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scmil.bags.bag import Bag, BagSet
 from scmil.bags.target_bags import with_targets
-from scmil.bags.targets import Targets
+from scmil.bags.targets import Targets, merge_values, values_differ
 from scmil.core.fingerprint import Mark, sha256_of_json
 from scmil.core.text import first_names
 from scmil.errors import DataError
@@ -51,7 +51,7 @@ def join_slides(bags: BagSet) -> BagSet:
         bags.ids[positions[0]] if isinstance(patient, tuple) else patient: positions
         for patient, positions in groups.items()
     }
-    _check_same_labels(bags, members)
+    _check_same_labels(bags, members, "joined", "--patient joined")
 
     def load(patient: str) -> Bag:
         return _join([bags[position] for position in members[patient]], patient)
@@ -66,28 +66,47 @@ def join_slides(bags: BagSet) -> BagSet:
     joined = BagSet.lazy(members, load, labels, patients, bags.classes, mark)
     if bags.targets is None:
         return joined
-    values = tuple(bags.targets.of(bags.ids[position]) for position in first.values())
-    own = Targets(bags.targets.target, tuple(members), values, tuple(patients))
+    targets = bags.targets
+    values = tuple(
+        merge_values(targets.target, [targets.of(bags.ids[position]) for position in positions])
+        for positions in members.values()
+    )
+    own = Targets(targets.target, tuple(members), values, tuple(patients))
     return with_targets(joined, replace(own, columns=bags.targets.columns))
 
 
-def _check_same_labels(bags: BagSet, members: dict[str, list[int]]) -> None:
+def check_values_of_patients(bags: BagSet, mode: str) -> None:
+    """Raise if predictions of the slides of a patient cannot be combined to one of the patient.
+
+    Args:
+        bags: Slides with values of another task than classes.
+        mode: "mean" or "max".
+
+    Raises:
+        DataError: Slides of a patient have different values, where none is missing.
+    """
+    members = {
+        str(patient): positions
+        for patient, positions in group_positions(bags.patients).items()
+        if not isinstance(patient, tuple)
+    }
+    _check_same_labels(bags, members, "counted as one", f"--patient {mode}")
+
+
+def _check_same_labels(bags: BagSet, members: dict[str, list[int]], verb: str, option: str) -> None:
     """Raise if slides of one patient have different labels or values."""
 
-    def answer(position: int) -> object:
-        if bags.targets is not None:
-            return bags.targets.of(bags.ids[position])
-        return bags.labels[position]
+    def differ(positions: list[int]) -> bool:
+        if bags.targets is None:
+            return len({bags.labels[position] for position in positions}) > 1
+        values = [bags.targets.of(bags.ids[position]) for position in positions]
+        return values_differ(bags.targets.target, values)
 
-    mixed = [
-        patient
-        for patient, positions in members.items()
-        if len({answer(position) for position in positions}) > 1
-    ]
+    mixed = [patient for patient, positions in members.items() if differ(positions)]
     if mixed:
         raise DataError(
             f"{len(mixed)} patients have slides with different labels ({first_names(mixed)}), so "
-            "their slides cannot be joined. Correct the table, or omit --patient joined."
+            f"their slides cannot be {verb}. Correct the table, or omit {option}."
         )
 
 

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from scmil.bags.audit_targets import check_targets
 from scmil.bags.bag import Bag, BagSet
 from scmil.bags.slide_ids import slide_id
-from scmil.bags.targets import GradeTarget, LabelsTarget, NumberTarget, SurvivalTarget, Targets
+from scmil.bags.targets import (
+    CombinedTarget,
+    GradeTarget,
+    LabelsTarget,
+    NumberTarget,
+    SurvivalTarget,
+    Targets,
+)
 from scmil.core.text import first_names
 from scmil.errors import DataError
 
@@ -21,6 +28,7 @@ STRATA = {
     NumberTarget: ("low", "high"),
     GradeTarget: ("low", "high"),
     LabelsTarget: ("negative", "positive"),
+    CombinedTarget: ("low", "high"),
 }
 
 
@@ -75,15 +83,18 @@ def split_strata(targets: Targets, ids: Sequence[str]) -> list[int]:
     """The stratum of each slide, 0 or 1: splits have the same share of both.
 
     Strata are events, numbers and grades above the median, or the presence of the label whose
-    two values are most equally frequent. If a stratum has fewer than four patients, patients are
-    assigned to strata in turn, since no split could be balanced.
+    two values are most equally frequent; of several targets at once, those of the part that most
+    slides have, and slides without it are assigned in turn. If a stratum has fewer than four
+    patients, patients are assigned to strata in turn, since no split could be balanced.
 
     >>> numbers = Targets(NumberTarget(), ("a", "b", "c", "d"), (1.0, 7.0, 2.0, 9.0), (None,) * 4)
     >>> split_strata(numbers, ["a", "b", "c"])
     [0, 1, 0]
     """
     values = targets.array(ids)
-    if isinstance(targets.target, SurvivalTarget):
+    if isinstance(targets.target, CombinedTarget):
+        strata = _strata_of_largest_part(targets, targets.target, ids)
+    elif isinstance(targets.target, SurvivalTarget):
         strata = values[:, 1]
     elif isinstance(targets.target, LabelsTarget):
         balance = np.nan_to_num(np.abs(_nan_means(values) - 0.5), nan=1.0)
@@ -97,6 +108,16 @@ def split_strata(targets: Targets, ids: Sequence[str]) -> list[int]:
     if min(counts) < min(4, len(units) // 2):
         return [number % 2 for number in numbers]
     return [int(stratum) for stratum in strata]
+
+
+def _strata_of_largest_part(
+    targets: Targets, target: CombinedTarget, ids: Sequence[str]
+) -> NDArray[np.float64]:
+    parts = [targets.part(number) for number in range(len(target.parts))]
+    known = [[bag_id for bag_id in ids if part.of(bag_id) is not None] for part in parts]
+    largest = max(range(len(parts)), key=lambda number: len(known[number]))
+    own = dict(zip(known[largest], split_strata(parts[largest], known[largest]), strict=True))
+    return np.array([own.get(bag_id, place % 2) for place, bag_id in enumerate(ids)], dtype=float)
 
 
 def _nan_means(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scmil.bags.combined_tables import Parsed, read_combined, split_tasks
 from scmil.bags.label_records import Column, Record, RecordReader, describe_inferred, merge_records
 from scmil.bags.labels import BLANK
 from scmil.bags.slide_ids import patient_of_barcode
@@ -124,7 +125,8 @@ def read_targets(
 
     Args:
         path: The table of slides, or with `slides` a table of patients.
-        task: "survival", "regression", "ordinal" or "multilabel"; None if the columns leave no
+        task: "survival", "regression", "ordinal" or "multilabel"; several with commas, one for each
+            column of `columns.label`, where "class" is possible too; None if the columns leave no
             doubt.
         columns: Names of columns, grades, and the word for an event; chosen by scmil where they
             leave no doubt, which is noted.
@@ -152,15 +154,20 @@ def read_targets(
     if task is None:
         task = infer_task(table, columns)
         notes.append(f"task: {task!r} (inferred from the columns).")
-    if task not in TASKS:
+    tasks = split_tasks(task)
+    if len(tasks) == 1 and task not in TASKS:
         raise OptionError(f"task = {task!r}. Known: {', '.join(TASKS)}.")
     if task == "class":
         raise OptionError(
             "the task 'class' has labels, not targets: read them with read_labels, or state the "
             f"task: {', '.join(TASKS[1:])}."
         )
-    reader = _Reader(table, None if slides is None else read_rows(slides), columns, missing)
-    target, values = _PARSERS[task](reader)
+    reader = TableReader(table, None if slides is None else read_rows(slides), columns, missing)
+    target: Target
+    if len(tasks) > 1:
+        target, values = read_combined(reader, tasks, _PARSERS)
+    else:
+        target, values = _PARSERS[task](reader)  # type: ignore[assignment]
     if lost := [bag_id for bag_id, value in values.items() if value is None]:
         reader.notes.append(
             f"slides without a value ({len(lost)} of {len(values)}): {first_names(lost)}."
@@ -175,7 +182,7 @@ def read_targets(
     )
 
 
-class _Reader:
+class TableReader:
     """Reads single columns of the tables, merged by slide."""
 
     def __init__(
@@ -192,6 +199,7 @@ class _Reader:
         self.patients: dict[str, str | None] = {}
 
     def inferred(self) -> list[str]:
+        """A note for each column that scmil chose."""
         return [f"{line}." for line in describe_inferred(self.columns)]
 
     def choose(self, role: str, requested: str | None, names: Sequence[str]) -> str:
@@ -234,15 +242,12 @@ class _Reader:
         if len(self.requested.label) > 1:
             raise OptionError(
                 f"label = {', '.join(self.requested.label)}: this task has one column. Name one, "
-                "or use the task multilabel."
+                "use the task multilabel, or a task for each: --task ordinal,regression."
             )
         return self.choose("label", next(iter(self.requested.label), None), LABEL)
 
 
-Parsed = tuple[Target, dict[str, Value | None]]
-
-
-def _read_survival(reader: _Reader) -> Parsed:
+def _read_survival(reader: TableReader) -> Parsed:
     requested = reader.requested
     time = reader.choose("time", requested.time, TIME)
     event = reader.choose("event", requested.event, (*EVENT, *CENSORED))
@@ -262,7 +267,7 @@ def _read_survival(reader: _Reader) -> Parsed:
         happened = _event(events[bag_id], event, requested.event_value)
         length = _number(record, time)
         known = happened is not None and length is not None
-        values[bag_id] = (length, happened != inverted) if known else None  # type: ignore[assignment]
+        values[bag_id] = (length, happened != inverted) if known else None
     return SurvivalTarget(time, event), values
 
 
@@ -305,13 +310,13 @@ def _number(record: Record, column: str) -> float | None:
     )
 
 
-def _read_number(reader: _Reader) -> Parsed:
+def _read_number(reader: TableReader) -> Parsed:
     name = reader.label()
     values = {bag_id: _number(record, name) for bag_id, record in reader.cells(name).items()}
     return NumberTarget(name), dict(values)
 
 
-def _read_grade(reader: _Reader) -> Parsed:
+def _read_grade(reader: TableReader) -> Parsed:
     name = reader.label()
     cells = reader.cells(name)
     words = {record.label for record in cells.values() if record.label is not None}
@@ -328,7 +333,7 @@ def _read_grade(reader: _Reader) -> Parsed:
     return GradeTarget(name, grades), values
 
 
-def _whole_numbers(reader: _Reader, name: str, words: set[str]) -> list[str]:
+def _whole_numbers(reader: TableReader, name: str, words: set[str]) -> list[str]:
     """The grades from the lowest to the highest number, also those that do not occur."""
     if not words or not all(re.fullmatch(r"-?\d{1,6}", word) for word in words):
         odd = sorted(word for word in words if not re.fullmatch(r"-?\d{1,6}", word))
@@ -338,10 +343,16 @@ def _whole_numbers(reader: _Reader, name: str, words: set[str]) -> list[str]:
             "grades=['low', 'medium', 'high'], on the command line --grades low,medium,high."
         )
     numbers = sorted(map(int, words))
+    if numbers[0] == numbers[-1]:
+        raise DataError(
+            f"{reader.table.path}: every grade in the column {name!r} is {numbers[0]}, and at "
+            "least two are needed. Add slides of other grades, or check the column; if it is a "
+            "part of a cohort, list all grades: grades=, on the command line --grades 1,2,3."
+        )
     return [str(number) for number in range(numbers[0], numbers[-1] + 1)]
 
 
-def _read_labels(reader: _Reader) -> Parsed:
+def _read_labels(reader: TableReader) -> Parsed:
     if not reader.requested.label:
         raise OptionError(
             f"{reader.table.path}: the task multilabel needs the columns of the labels, of "
@@ -363,10 +374,11 @@ def _read_labels(reader: _Reader) -> Parsed:
 
 def _label_value(record: Record, column: str) -> bool:
     word = str(record.label).strip().lower()
-    return _yes_or_no(record, column, word, LABEL_YES, LABEL_NO, "empty if it is missing")
+    option = "empty if it is missing; other columns need a task each: --task multilabel,regression"
+    return _yes_or_no(record, column, word, LABEL_YES, LABEL_NO, option)
 
 
-_PARSERS: Mapping[str, Callable[[_Reader], Parsed]] = {
+_PARSERS: Mapping[str, Callable[[TableReader], Parsed]] = {
     "survival": _read_survival,
     "regression": _read_number,
     "ordinal": _read_grade,

@@ -1,99 +1,64 @@
 """What is predicted for a slide: a time to an event, a number, an ordered grade, or several labels.
 
 A target describes the question, and `Targets` holds the answers of a table. Classes, the default
-task, are in `labels.py` and in `Bag.label`.
+task, are in `labels.py` and in `Bag.label`. Several targets at once are a `CombinedTarget`, whose
+parts may be missing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from scmil.bags.label_records import Column, columns_json
 from scmil.bags.slide_ids import slide_id
+from scmil.bags.target_types import (
+    PARTS,
+    TARGETS,
+    TASKS,
+    ClassTarget,
+    CombinedTarget,
+    GradeTarget,
+    LabelsTarget,
+    NumberTarget,
+    PartTarget,
+    SurvivalTarget,
+    Target,
+    Value,
+    part_name,
+    target_from_json,
+    target_json,
+)
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError
 
-MOST_OUTPUTS = 1000  # grades or labels; more are damage, or ids in the wrong column
-
-
-@dataclass(frozen=True)
-class SurvivalTarget:
-    """A time to an event that may be censored; a value is `(time, event)`.
-
-    Attributes:
-        time: Name of the column of times.
-        event: Name of the column of events.
-    """
-
-    time: str = "time"
-    event: str = "event"
-    task: ClassVar[str] = "survival"
-    width: ClassVar[int] = 2
-
-
-@dataclass(frozen=True)
-class NumberTarget:
-    """A number; a value is a float.
-
-    Attributes:
-        name: Name of the column.
-    """
-
-    name: str = "value"
-    task: ClassVar[str] = "regression"
-    width: ClassVar[int] = 1
-
-
-@dataclass(frozen=True)
-class GradeTarget:
-    """An ordered grade; a value is its position in `grades`.
-
-    Attributes:
-        name: Name of the column.
-        grades: Names of the grades, from the lowest.
-    """
-
-    name: str
-    grades: tuple[str, ...]
-    task: ClassVar[str] = "ordinal"
-    width: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        _check_output_names(self.grades, "grades")
-
-
-@dataclass(frozen=True)
-class LabelsTarget:
-    """Several yes/no labels; a value has True, False or None (missing) for each.
-
-    Attributes:
-        names: Names of the labels.
-    """
-
-    names: tuple[str, ...]
-    task: ClassVar[str] = "multilabel"
-
-    def __post_init__(self) -> None:
-        _check_output_names(self.names, "labels", least=1)
-
-    @property
-    def width(self) -> int:
-        """Number of labels."""
-        return len(self.names)
-
-
-Target: TypeAlias = SurvivalTarget | NumberTarget | GradeTarget | LabelsTarget
-Value: TypeAlias = tuple[float, bool] | float | int | tuple[bool | None, ...]
-TARGETS: dict[str, type[Target]] = {
-    kind.task: kind for kind in (SurvivalTarget, NumberTarget, GradeTarget, LabelsTarget)
-}
-TASKS = ("class", *TARGETS)
+__all__ = [
+    "PARTS",
+    "TARGETS",
+    "TASKS",
+    "ClassTarget",
+    "CombinedTarget",
+    "GradeTarget",
+    "LabelsTarget",
+    "NumberTarget",
+    "PartTarget",
+    "SurvivalTarget",
+    "Target",
+    "Targets",
+    "Value",
+    "as_numbers",
+    "merge_values",
+    "part_name",
+    "target_from_json",
+    "target_json",
+    "targets_from_json",
+    "values_differ",
+]
 
 
 @dataclass(frozen=True)
@@ -142,7 +107,7 @@ class Targets:
 
     @property
     def task(self) -> str:
-        """Name of the task: survival, regression, ordinal or multilabel."""
+        """Name of the task: survival, regression, ordinal, multilabel or combined."""
         return self.target.task
 
     @cached_property
@@ -166,9 +131,10 @@ class Targets:
         return tuple(i for i, value in zip(self.ids, self.values, strict=True) if value is not None)
 
     def array(self, ids: Sequence[str]) -> Numbers:
-        """The values of slides as numbers (slides, width), with NaN for a missing label.
+        """The values of slides as numbers (slides, width), with NaN for a missing label or part.
 
-        Times to an event have two columns, the time and 0 or 1; labels have a column each.
+        Times to an event have two columns, the time and 0 or 1; labels have a column each; parts of
+        a combined target follow each other.
 
         Raises:
             DataError: If a slide has no value.
@@ -182,8 +148,20 @@ class Targets:
                 f"slide {missing[0]!r} has no value for the task {self.task!r} "
                 f"({len(missing)} of {len(ids)}). Add it to the table, or leave the slide out."
             )
-        rows = [as_numbers(self.of(bag_id)) for bag_id in ids]
+        rows = [_value_numbers(self.target, self.of(bag_id)) for bag_id in ids]
         return np.array(rows, dtype=float).reshape(len(ids), self.target.width)
+
+    def part(self, number: int) -> Targets:
+        """One part of a combined target as targets of its own; None where it is missing.
+
+        >>> target = CombinedTarget((NumberTarget("age"), GradeTarget("isup", ("1", "2"))))
+        >>> both = Targets(target, ("s1", "s2"), ((61.0, None), (None, 1)), (None, None))
+        >>> both.part(1).values, both.part(1).known
+        ((None, 1), ('s2',))
+        """
+        assert isinstance(self.target, CombinedTarget)
+        values = tuple(None if value is None else value[number] for value in self.values)  # type: ignore[index]
+        return Targets(self.target.parts[number], self.ids, values, self.patients)  # type: ignore[arg-type]
 
     def as_json(self) -> dict[str, Any]:
         """The targets as JSON values."""
@@ -202,52 +180,57 @@ EXPECTED = {
     "regression": "a finite number",
     "ordinal": "the position of a grade",
     "multilabel": "True, False or None for each label, and one that is not None",
+    "combined": "the value of each part or None, and one that is not None",
 }
 
 
 def as_numbers(value: Value | None) -> list[float]:
-    """A value as a list of numbers, NaN for a missing label.
+    """A value as a list of numbers, NaN for a missing label or part.
 
     >>> as_numbers((3.0, True)), as_numbers(2), as_numbers((False, None))
     ([3.0, 1.0], [2.0], [0.0, nan])
     """
-    parts = value if isinstance(value, tuple) else (value,)
-    return [math.nan if part is None else float(part) for part in parts]
+    if isinstance(value, tuple):
+        return [number for part in value for number in as_numbers(part)]
+    return [math.nan if value is None else float(value)]
 
 
-def target_json(target: Target) -> dict[str, Any]:
-    """A target as JSON values.
+def merge_values(target: Target, values: Sequence[Value | None]) -> Value | None:
+    """The value of a patient from those of the slides: the first that is known.
 
-    >>> target_json(NumberTarget("age"))
-    {'task': 'regression', 'name': 'age'}
+    Of several targets, each part is that of the first slide that has it.
+
+    >>> both = CombinedTarget((NumberTarget("age"), GradeTarget("isup", ("1", "2"))))
+    >>> merge_values(both, [(61.0, None), None, (None, 1)])
+    (61.0, 1)
     """
-    return {"task": target.task} | {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in asdict(target).items()
-    }
+    known = [value for value in values if value is not None]
+    if not isinstance(target, CombinedTarget) or not known:
+        return known[0] if known else None
+    parts = zip(*known, strict=True)
+    return tuple(next((own for own in part if own is not None), None) for part in parts)
 
 
-def target_from_json(content: Mapping[str, Any]) -> Target:
-    """The target that `target_json` wrote.
+def values_differ(target: Target, values: Sequence[Value | None]) -> bool:
+    """Whether the slides of a patient have different values; missing parts do not differ.
 
-    Raises:
-        DataError: If the content is not a target.
-
-    >>> target_from_json({"task": "ordinal", "name": "gleason", "grades": ["1", "2", "3"]}).grades
-    ('1', '2', '3')
+    >>> values_differ(NumberTarget(), [1.0, 2.0]), values_differ(NumberTarget(), [1.0, 1.0])
+    (True, False)
     """
-    fields = dict(content)
-    task = fields.pop("task", None)
-    if task not in TARGETS:
-        raise DataError(f"task {task!r}: one of {', '.join(TARGETS)} is expected.")
-    texts = (value for value in fields.values() for value in _as_parts(value))
-    if not all(isinstance(text, str) for text in texts):
-        raise DataError(f"the target {content!r} has a name that is not text.")
-    tuples: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    try:
-        return TARGETS[task](**tuples)
-    except TypeError as error:
-        raise DataError(f"the target {content!r} cannot be read: {error}.") from None
+    if not isinstance(target, CombinedTarget):
+        return len(set(values)) > 1
+    parts = zip(*(value for value in values if value is not None), strict=True)
+    return any(len({own for own in part if own is not None}) > 1 for part in parts)
+
+
+def _value_numbers(target: Target | PartTarget, value: Value | None) -> list[float]:
+    """A value as numbers, as many as the target is wide."""
+    if value is None:
+        return [math.nan] * target.width
+    if not isinstance(target, CombinedTarget):
+        return as_numbers(value)
+    pairs = zip(target.parts, value, strict=True)  # type: ignore[arg-type]
+    return [number for part, own in pairs for number in _value_numbers(part, own)]
 
 
 def targets_from_json(content: Mapping[str, Any]) -> Targets:
@@ -260,7 +243,7 @@ def targets_from_json(content: Mapping[str, Any]) -> Targets:
         return Targets(
             target_from_json(content["target"]),
             tuple(map(str, content["ids"])),
-            tuple(tuple(v) if isinstance(v, list) else v for v in content["values"]),
+            tuple(_as_tuple(value) for value in content["values"]),
             tuple(None if p is None else str(p) for p in content["patients"]),
             tuple(map(str, content.get("notes", ()))),
             {
@@ -274,27 +257,30 @@ def targets_from_json(content: Mapping[str, Any]) -> Targets:
         ) from None
 
 
-def _as_parts(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else (value,)
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
-def _check_output_names(names: Sequence[str], noun: str, least: int = 2) -> None:
-    if not least <= len(names) <= MOST_OUTPUTS or len(set(names)) < len(names):
-        raise DataError(
-            f"{noun} {list(names)[:5]}: {least} to {MOST_OUTPUTS} different names are expected, "
-            f"and {len(names)} were found."
+def _fits_target(target: Target | PartTarget, value: object) -> bool:
+    if isinstance(target, CombinedTarget):
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(target.parts)
+            and set(value) != {None}
+            and all(
+                own is None or _fits_target(part, own)
+                for part, own in zip(target.parts, value, strict=True)
+            )
         )
-
-
-def _fits_target(target: Target, value: object) -> bool:
     if isinstance(target, SurvivalTarget):
         pair = isinstance(value, tuple) and len(value) == 2
         return pair and _is_finite_number(value[0]) and isinstance(value[1], bool)  # type: ignore[index]
     if isinstance(target, NumberTarget):
         return _is_finite_number(value)
-    if isinstance(target, GradeTarget):
+    if isinstance(target, GradeTarget | ClassTarget):
+        names = target.grades if isinstance(target, GradeTarget) else target.classes
         whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole and 0 <= value < len(target.grades)  # type: ignore[operator]
+        return whole and 0 <= value < len(names)  # type: ignore[operator]
     known = {True, False, None}
     return (
         isinstance(value, tuple)

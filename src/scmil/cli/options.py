@@ -90,7 +90,7 @@ LabelColumn = Annotated[
     typer.Option(
         "--label",
         help="Column that contains the labels; several columns of yes/no labels, separated by "
-        "commas, are the task multilabel.",
+        "commas, are the task multilabel. With several tasks in --task, a column for each.",
         show_default="detected",
     ),
 ]
@@ -188,7 +188,8 @@ TaskName = Annotated[
     str | None,
     typer.Option(
         help="What is predicted: class, survival (a time to an event), regression (a number), "
-        "ordinal (an ordered grade) or multilabel (several yes/no labels).",
+        "ordinal (an ordered grade) or multilabel (several yes/no labels). Several at once, also "
+        "with missing values: ordinal,regression,class and a column for each in --label.",
         show_default="inferred from the columns, and stated in the output",
     ),
 ]

@@ -222,7 +222,8 @@ def train_(
     Example: `scmil train bags/ labels.csv --aggregator abmil-gated --sc --out model/`
 
     Other tasks than classes: `--task survival --time os_months --event os_event`, `--task
-    regression --label age`, `--task ordinal --label grade`, `--label tp53,msi`.
+    regression --label age`, `--task ordinal --label grade`, `--label tp53,msi`; several targets in
+    one model: `--task ordinal,regression --label grade,age`.
 
     A bag holds the features of all tiles of one slide; the aggregator is the network that combines
     them into one prediction. Patients are divided into a training, a validation and a test split,
@@ -369,16 +370,17 @@ def _print_metrics(metrics: dict[str, Any]) -> None:
     """Print AUC and accuracy of the test and validation splits and of the cross-validation, or the
     metrics of another task.
     """
-    from scmil.core.run_format import MAIN_METRICS
+    from scmil.report.combined_run import shown_metrics
     from scmil.report.fold_estimates import fold_estimates
 
-    main = MAIN_METRICS.get(metrics.get("task", ""))
     shown = [("auc", "AUC"), ("accuracy", "accuracy")]
-    if main:
-        shown = [(main.column, main.name)]
+    if "task" in metrics:
+        shown = shown_metrics(metrics)
     for split, split_name in (("test", "test split"), ("valid", "validation split")):
         for level, values in metrics.get(split, {}).items():
-            text = ", ".join(f"{name} {_format_estimate(values[key])}" for key, name in shown)
+            text = ", ".join(
+                f"{name} {_format_estimate(values[key])}" for key, name in shown if key in values
+            )
             say(f"{split_name}, {values['n']} {level}s of {values['patients']} patients: {text}")
     for row in metrics.get("cross_validation", []):
         size = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"

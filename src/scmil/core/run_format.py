@@ -21,13 +21,16 @@ class MainMetric(NamedTuple):
     name: str
 
 
-# Of each task other than classes.
+# Of each task other than classes, and of classes among several targets.
 MAIN_METRICS = {
     "survival": MainMetric("c_index", 0.5, "concordance"),
     "regression": MainMetric("r2", 0.0, "R²"),
     "ordinal": MainMetric("kappa", 0.0, "quadratic kappa"),
     "multilabel": MainMetric("macro: auc", 0.5, "macro AUC"),
+    "class": MainMetric("auc", 0.5, "AUC"),
 }
+COMBINED = "combined"  # the task of several targets; its metrics are those of the parts, by prefix
+MAIN_METRICS[COMBINED] = MainMetric("skill", 0.0, "mean skill of the targets")  # selects epochs
 
 # After the name of a grade: the probability of this grade or a higher one.
 OR_HIGHER = " or higher"

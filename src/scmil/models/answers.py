@@ -1,6 +1,7 @@
 """The answers of a model of another task than classes: named numbers per bag, for tables and maps.
 
-Survival has a risk, a number has its value, grades and labels have a probability each.
+Survival has a risk, a number has its value, grades, labels and classes have a probability each.
+Several targets have the answers of all parts.
 """
 
 from __future__ import annotations
@@ -13,26 +14,48 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scmil.bags.targets import GradeTarget, LabelsTarget, NumberTarget, Target
+from scmil.bags.targets import (
+    ClassTarget,
+    CombinedTarget,
+    GradeTarget,
+    LabelsTarget,
+    NumberTarget,
+    PartTarget,
+    Target,
+)
 from scmil.core.shapes import Numbers
+from scmil.models.combined_objective import CombinedObjective
 from scmil.models.evidence import TileEvidence
 from scmil.models.model import MILModel
-from scmil.models.objectives import Objective, numbers_of, risk_of
+from scmil.models.objectives import Objective, OrdinalObjective, numbers_of, risk_of
 
 RISK = "risk"
 
 
-def answer_names(target: Target) -> tuple[str, ...]:
+def answer_names(target: Target | PartTarget) -> tuple[str, ...]:
     """The name of each answer; `study.json` lists them in the place of classes.
+
+    Of several targets, grades and classes are named with their column: `isup=1`.
 
     >>> answer_names(NumberTarget("age")), answer_names(GradeTarget("isup", ("1", "2")))
     (('age',), ('1', '2'))
     """
+    if isinstance(target, CombinedTarget):
+        return tuple(name for part in target.parts for name in _part_answer_names(part))
     if isinstance(target, NumberTarget):
         return (target.name,)
     if isinstance(target, GradeTarget):
         return target.grades
+    if isinstance(target, ClassTarget):
+        return target.classes
     return target.names if isinstance(target, LabelsTarget) else (RISK,)
+
+
+def _part_answer_names(part: PartTarget) -> tuple[str, ...]:
+    names = answer_names(part)
+    if isinstance(part, GradeTarget | ClassTarget):
+        return tuple(f"{part.name}={name}" for name in names)
+    return names
 
 
 def answers_of(objective: Objective, outputs: Numbers) -> Numbers:
@@ -42,12 +65,17 @@ def answers_of(objective: Objective, outputs: Numbers) -> Numbers:
     >>> answers_of(SurvivalObjective((1.0,)), np.array([[0.9, 0.8]])).round(6).tolist()
     [[-1.7]]
     """
+    if isinstance(objective, CombinedObjective):
+        parts = [answers_of(part, outputs[:, columns]) for part, columns in objective.slices()]
+        return np.concatenate(parts, axis=1)
     if objective.task == "survival":
         return risk_of(objective, outputs)[:, None]
     return np.asarray(outputs, dtype=float)
 
 
-def predicted_text(target: Target, answers: Numbers, cut_off: float | None = None) -> str:
+def predicted_text(
+    target: Target | PartTarget, answers: Numbers, cut_off: float | None = None
+) -> str:
     """The predicted value of one bag as a table shows it.
 
     Args:
@@ -56,20 +84,41 @@ def predicted_text(target: Target, answers: Numbers, cut_off: float | None = Non
         cut_off: The risk above which it is high; None if it is not known.
 
     Returns:
-        The grade, the present labels, the number, or "high risk" and "low risk".
+        The grade, the class, the present labels, the number, or "high risk" and "low risk"; of
+        several targets all of them, with their names.
 
     >>> labels = LabelsTarget(("tp53", "msi"))
     >>> predicted_text(labels, np.array([0.9, 0.2])), predicted_text(labels, np.array([0.1, 0.2]))
     ('tp53', 'none')
     """
-    if isinstance(target, GradeTarget):
-        return target.grades[int(np.argmax(answers))]
+    if isinstance(target, CombinedTarget):
+        texts = predicted_texts(target, answers, cut_off)
+        return "; ".join(f"{name}: {text}" for name, text in texts.items())
+    if isinstance(target, GradeTarget | ClassTarget):
+        return answer_names(target)[int(np.argmax(answers))]
     if isinstance(target, LabelsTarget):
         present = [name for name, p in zip(target.names, answers, strict=True) if p >= 0.5]
         return "+".join(present) or "none"
     if isinstance(target, NumberTarget):
         return f"{answers[0]:.6g}"
     return "" if cut_off is None else f"{'high' if answers[0] > cut_off else 'low'} risk"
+
+
+def predicted_texts(
+    target: CombinedTarget, answers: Numbers, cut_off: float | None = None
+) -> dict[str, str]:
+    """The predicted value of each of several targets, by name.
+
+    >>> both = CombinedTarget((NumberTarget("age"), GradeTarget("isup", ("1", "2"))))
+    >>> predicted_texts(both, np.array([61.0, 0.3, 0.7]))
+    {'age': '61', 'isup': '2'}
+    """
+    texts, start = {}, 0
+    for name, part in zip(target.names, target.parts, strict=True):
+        width = len(answer_names(part))
+        texts[name] = predicted_text(part, answers[start : start + width], cut_off)
+        start += width
+    return texts
 
 
 def slide_answers(model: MILModel, logits: Tensor) -> Tensor:
@@ -95,7 +144,9 @@ def evidence_for_answers(
 
     The evidence for a number is in units of the scale of the training split; that for a risk is
     the sum of the contributions to the logits of the hazards of all bins, or to Cox's log hazard.
-    Grades have none, because their thresholds are not linear in the logits.
+    That for a grade is the contribution to the logit of the lowest threshold: all thresholds move
+    with it, so a tile with positive evidence speaks for higher grades. It is the same for each
+    grade, and the distances between thresholds, which are not linear in the logits, have none.
 
     >>> tiles = np.array([[0.5, 2.0], [0.0, -1.0]], np.float32)
     >>> found = TileEvidence(tiles, np.zeros(2), tiles.sum(0).astype(float))
@@ -105,13 +156,10 @@ def evidence_for_answers(
     """
     if objective is None or found is None:
         return found
-    if objective.task == "ordinal":
-        return None
 
     def convert(values: NDArray[Any]) -> NDArray[Any]:
         numbers = numbers_of(objective, torch.from_numpy(np.asarray(values))).numpy()
-        is_risk = objective.task == "survival"
-        return numbers.sum(-1, keepdims=True) if is_risk else numbers
+        return _linear_part(objective, numbers)
 
     return replace(
         found,
@@ -120,3 +168,17 @@ def evidence_for_answers(
         logits=convert(found.logits),
         atoms=None if found.atoms is None else convert(found.atoms),
     )
+
+
+def _linear_part(objective: Objective, numbers: NDArray[Any]) -> NDArray[Any]:
+    """What the evidence for each answer is a sum of, from the numbers of the objective (..., k)."""
+    if isinstance(objective, CombinedObjective):
+        ends = np.cumsum([part.numbers for part in objective.parts])
+        split = np.split(numbers, ends[:-1], axis=-1)
+        parts = [_linear_part(part, own) for part, own in zip(objective.parts, split, strict=True)]
+        return np.concatenate(parts, axis=-1)
+    if objective.task == "survival":
+        return numbers.sum(-1, keepdims=True)
+    if isinstance(objective, OrdinalObjective):
+        return np.repeat(numbers[..., :1], objective.grades, axis=-1)
+    return numbers

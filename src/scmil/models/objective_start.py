@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from scmil.core.shapes import Numbers
+from scmil.models.combined_objective import ClassObjective
 from scmil.models.objectives import (
     MultilabelObjective,
     Objective,
@@ -50,6 +51,9 @@ def start_at_frequencies(objective: Objective, values: Numbers) -> Objective:
         steps = np.maximum(-np.diff(logits), LEAST_STEP)
         # The inverse of the softplus of `cumulative_logits`.
         return replace(objective, start=_floats([*logits[:1], *np.log(np.expm1(steps))]))
+    if isinstance(objective, ClassObjective):
+        counts = np.bincount(values[:, 0].astype(int), minlength=objective.classes)
+        return replace(objective, start=_floats(np.log((counts + 0.5) / len(values))))
     if isinstance(objective, MultilabelObjective):
         known = (~np.isnan(values)).sum(0)
         return replace(objective, start=_floats(_logits(np.nansum(values, axis=0), known)))

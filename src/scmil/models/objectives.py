@@ -21,6 +21,7 @@ from torch import Tensor
 from scmil.core.limits import problem
 from scmil.core.shapes import Float, Numbers
 from scmil.errors import DataError, OptionError
+from scmil.models.combined_objective import ClassObjective, CombinedObjective
 from scmil.models.target_losses import (
     cox_loss,
     cumulative_logits,
@@ -239,7 +240,13 @@ def _check_start(start: tuple[float, ...], numbers: int, temperature: float) -> 
 
 
 Objective: TypeAlias = (
-    SurvivalObjective | CoxObjective | RegressionObjective | OrdinalObjective | MultilabelObjective
+    SurvivalObjective
+    | CoxObjective
+    | RegressionObjective
+    | OrdinalObjective
+    | MultilabelObjective
+    | ClassObjective
+    | CombinedObjective
 )
 OBJECTIVES: dict[str, type[Objective]] = {
     "survival": SurvivalObjective,
@@ -247,6 +254,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "regression": RegressionObjective,
     "ordinal": OrdinalObjective,
     "multilabel": MultilabelObjective,
+    "class": ClassObjective,
+    "combined": CombinedObjective,
 }
 
 
@@ -278,6 +287,12 @@ def objective_json(objective: Objective) -> dict[str, Any]:
     {'name': 'ordinal', 'grades': 3}
     """
     name = next(name for name, kind in OBJECTIVES.items() if type(objective) is kind)
+    if isinstance(objective, CombinedObjective):
+        return {
+            "name": name,
+            "parts": [objective_json(part) for part in objective.parts],
+            "weights": list(objective.weights),
+        }
     return {"name": name} | {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(objective).items()
@@ -299,14 +314,20 @@ def objective_from_json(content: Mapping[str, Any]) -> Objective:
     name = options.pop("name", None)
     if name not in OBJECTIVES:
         raise OptionError(f"objective {name!r}. Known: {', '.join(OBJECTIVES)}.")
+    parts: tuple[Any, ...] = ()
+    if name == CombinedObjective.task:
+        listed = options.pop("parts", None)
+        if not isinstance(listed, list) or not all(isinstance(part, Mapping) for part in listed):
+            raise OptionError("objective 'combined': a list of objectives as `parts` is expected.")
+        parts = (tuple(map(objective_from_json, listed)),)
     plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     for key, value in plain.items():
-        parts = value if isinstance(value, tuple) else (value,)
+        entries = value if isinstance(value, tuple) else (value,)
         kind: type | tuple[type, ...] = str if key == "loss" else (int, float)
-        if any(isinstance(part, bool) or not isinstance(part, kind) for part in parts):
+        if any(isinstance(entry, bool) or not isinstance(entry, kind) for entry in entries):
             raise OptionError(f"objective {name!r}: {key} = {value!r} is invalid.")
     try:
-        return OBJECTIVES[name](**plain)
+        return OBJECTIVES[name](*parts, **plain)
     except TypeError as error:
         raise OptionError(f"objective {name!r}: {error}.") from None
 

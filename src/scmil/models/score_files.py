@@ -183,7 +183,8 @@ def _check_codes(codes: Codes, n: int) -> None:
 def _is_valid_entry(line: Any, classes: int, task: str | None) -> bool:
     """Whether the entry of a slide in `maps.json` is valid; risks and numbers have any sign."""
     probabilities, label = line["probabilities"], line["label"]
-    low, high = (-1e300, 1e300) if task in ("survival", "regression") else (0, 1)
+    any_sign = task in ("survival", "regression", "combined")
+    low, high = (-1e300, 1e300) if any_sign else (0, 1)
     return (
         type(line["predicted"]) is int
         and line["predicted"] in range(classes)

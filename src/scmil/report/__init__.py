@@ -7,9 +7,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scmil.core.atomic import write_atomically
+from scmil.core.run_format import COMBINED
 from scmil.core.text import encode_utf8
 from scmil.errors import OptionError
 from scmil.report import run_files, tables
+from scmil.report.combined_report import (
+    combined_comparisons_for_terminal,
+    combined_rows_for_terminal,
+    combined_verdict,
+    compare_combined,
+    write_combined_latex,
+    write_combined_markdown,
+    write_combined_page,
+)
+from scmil.report.combined_run import CombinedRun, read_combined_run
 from scmil.report.comparisons import compare_methods
 from scmil.report.markdown_latex import write_latex, write_markdown
 from scmil.report.model_page import write_model_page
@@ -71,7 +82,20 @@ _TARGETS = _Writers(
 )
 
 
+_COMBINED = _Writers(
+    compare_combined,
+    combined_verdict,
+    combined_rows_for_terminal,
+    combined_comparisons_for_terminal,
+    write_combined_page,
+    write_combined_markdown,
+    write_combined_latex,
+)
+
+
 def _writers_of(run: Run) -> _Writers:
+    if isinstance(run, CombinedRun):
+        return _COMBINED
     return _TARGETS if isinstance(run, TargetRun) else _CLASSES
 
 
@@ -82,8 +106,8 @@ def read_run(run: Path) -> Run:
         run: The run directory.
 
     Returns:
-        Its contents, a `TargetRun` for another task than classes; unfinished experiments can be
-        read as well.
+        Its contents, a `TargetRun` for another task than classes, a `CombinedRun` for several
+        targets; unfinished experiments can be read as well.
 
     Raises:
         DataError: A file is missing or damaged; the message names the file and the remedy.
@@ -93,8 +117,11 @@ def read_run(run: Path) -> Run:
     ...
     scmil.errors.DataError: nothing/experiment.json...
     """
-    if task_of_run(Path(run)) is None:
+    task = task_of_run(Path(run))
+    if task is None:
         return run_files.read_class_run(Path(run))
+    if task == COMBINED:
+        return read_combined_run(Path(run))
     return read_target_run(Path(run))
 
 

@@ -140,7 +140,8 @@ def _corrected_p(run: TargetRun, a: Key, b: Key) -> float:
 def _scorers_of_repeats(run: TargetRun, dataset: str, rows: HeldOutRows) -> list[Scorer]:
     """The main metric of each repeat as a function of how often each patient counts."""
     score = _SCORERS[run.task]
-    grades = len(run.targets[dataset].get("grades", ()))
+    target = run.targets[dataset]
+    grades = len(target.get("grades") or target.get("classes") or ())
     scorers = []
     for repeat in np.unique(rows.repeats):
         own = rows.repeats == repeat
@@ -163,6 +164,7 @@ _SCORERS: dict[str, Callable[[Numbers, Numbers, int, list[int]], Scorer]] = {
         y[:, 0].astype(int), p[:, 0].astype(int), n, who
     ),
     "multilabel": lambda y, p, _, who: multilabel_scorer(y, p, who),
+    "class": lambda y, p, n, who: multilabel_scorer(np.eye(n)[y[:, 0].astype(int)], p, who),
 }
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.core.run_format import MAIN_METRICS
+from scmil.core.run_format import COMBINED, MAIN_METRICS
+from scmil.report.combined_run import name_of_part, shown_metrics
 from scmil.report.html import target_plots
 from scmil.report.html.markup import ABSENT, Markup, element, format_number, join
 from scmil.report.html.plots import Line, LineStyle, panels
@@ -41,13 +43,21 @@ def metric_name(column: str) -> str:
         return METRICS[column]
     label, colon, metric = column.rpartition(": ")
     base, at, time = metric.partition("@")
-    plain = "AUC" if base == "auc" else METRICS.get(base, base.replace("_", " "))
+    of_label = base == "auc" and (at or label != "survival")
+    plain = "AUC" if of_label else METRICS.get(base, base.replace("_", " "))
     return f"{label}{colon}{plain}" + (f" at {time}" if at else "")
 
 
 def describe_target(study: Mapping[str, Any]) -> str:
     """What the model predicts, in words."""
     target, task = study["target"], study["task"]
+    if task == COMBINED:
+        parts = [
+            describe_target({"target": part, "task": part["task"]}) for part in target["parts"]
+        ]
+        return f"Several targets. {' '.join(parts)}"
+    if task == "class":
+        return f"Class {target['name']}: {', '.join(target['classes'])}."
     if task == "survival":
         return f"Time to an event (columns {target['time']} and {target['event']})."
     if task == "regression":
@@ -59,14 +69,14 @@ def describe_target(study: Mapping[str, Any]) -> str:
 
 def summarise_target_metrics(metrics: Mapping[str, Any]) -> str:
     """The main metric of the test split, or of the validation split without one."""
-    column, _, name = MAIN_METRICS[metrics["task"]]
     part = "test" if "test" in metrics else "valid"
     [(level, found)] = metrics[part].items()
-    words = (
-        f"On {found['n']} {level}s of the {PARTS[part]}: {name} {_value_and_range(found[column])}."
-    )
+    shown = [pair for pair in shown_metrics(metrics) if pair[0] in found]
+    scores = ", ".join(f"{name} {_value_and_range(found[column])}" for column, name in shown)
+    words = f"On {found['n']} {level}s of the {PARTS[part]}: {scores}."
     for row in metrics.get("cross_validation", [])[-1:]:
-        words += f" Over {row['repeats']} x {row['folds']} folds: {name} {row[column]:.3f}."
+        scores = ", ".join(f"{name} {format_number(row[column])}" for column, name in shown)
+        words += f" Over {row['repeats']} x {row['folds']} folds: {scores}."
     if part != "test":
         return (
             f"{words} The epoch was selected on the validation split, so its metrics are biased "
@@ -96,6 +106,9 @@ def target_metrics_table(metrics: Mapping[str, Any]) -> Markup:
         f"95 % confidence intervals: {metrics['intervals']} Metrics on the training and "
         "validation splits are biased upwards, because the model was fitted and selected on them."
     )
+    for part, known in metrics.get("known", {}).items():  # of several targets
+        counts = ", ".join(f"{name} {count}" for name, count in known.items())
+        words += f" Slides of the {PARTS[part]} with a value: {counts}."
     tested = metrics.get("test", {})
     for found in tested.values():
         if found.get("log_rank_p") is not None:
@@ -168,6 +181,8 @@ def target_plot(study: Mapping[str, Any], predictions: ResultTable) -> Markup | 
     """
     parts = predictions.text("part")
     part = "test" if (parts == "test").any() else "valid"
+    if study["task"] == COMBINED:
+        return _plots_of_parts(study, predictions)
     return plot_of_rows(study, predictions, parts == part, PARTS[part])
 
 
@@ -183,8 +198,35 @@ def plot_of_rows(
         part: What they are, in words.
     """
     draw = {"survival": _survival_plot, "regression": _agreement_plot, "ordinal": _grade_table}
+    draw["class"] = _grade_table
     made = draw.get(study["task"])
     return None if made is None or not own.any() else made(study, predictions, own, part)
+
+
+def _plots_of_parts(study: Mapping[str, Any], predictions: ResultTable) -> Markup | None:
+    """The plot of each of several targets, of the slides that have a value."""
+    plots = []
+    for target in study["target"]["parts"]:
+        name = name_of_part(target)
+        own = {**study, "task": target["task"], "target": target}
+        if (made := target_plot(own, _table_of_part(predictions, target))) is not None:
+            plots += [element("h3", name), made]
+    return join(*plots) if plots else None
+
+
+def _table_of_part(predictions: ResultTable, target: Mapping[str, Any]) -> ResultTable:
+    """The slides that have a value of one of several targets, with its prediction as `y_pred`."""
+    observed = f"y_{target.get('time', target.get('name'))}"
+    cells = predictions.columns.get(observed, ("",) * predictions.length)
+    rows = [place for place, cell in enumerate(cells) if cell != ""]
+    own = copy(predictions)
+    own.columns = {
+        column: tuple(values[place] for place in rows)
+        for column, values in predictions.columns.items()
+    }
+    own.columns["y_pred"] = own.columns[f"pred_{name_of_part(target)}"]
+    own.length = len(rows)
+    return own
 
 
 def _survival_plot(
@@ -230,7 +272,8 @@ def _agreement_plot(
 def _grade_table(
     study: Mapping[str, Any], predictions: ResultTable, own: Mask, part: str
 ) -> Markup:
-    grades = study["target"]["grades"]
+    grades = study["target"].get("grades") or study["target"]["classes"]
+    noun = "grade" if "grades" in study["target"] else "class"
     observed = predictions.text(f"y_{study['target']['name']}")[own]
     predicted = predictions.text("y_pred")[own]
     rows = [
@@ -245,4 +288,4 @@ def _grade_table(
     ]
     heads = [f"predicted {grade}" for grade in grades]
     words = element("p", f"Number of slides of the {part}.")
-    return join(words, table("Confusion of grades", ["Grade"], heads, rows))
+    return join(words, table(f"Confusion by {noun}", [noun.capitalize()], heads, rows))

@@ -21,7 +21,7 @@ from scmil.report.html.markup import (
 )
 from scmil.report.html.tables import DATASET, badge, number_cell, row_header, table, text_cell
 from scmil.report.page import assemble_page, computation, training_curves, unfinished
-from scmil.report.run import TUNED, Estimate, Key
+from scmil.report.run import TUNED, Estimate, Key, Run
 from scmil.report.target_comparisons import TargetComparison, find_risk_groups
 from scmil.report.target_run import LABEL_METRICS, MEANING, WARNING, HeldOutRows, TargetRun
 from scmil.report.target_tables import (
@@ -37,20 +37,32 @@ from scmil.report.target_verdict import target_verdict
 
 def write_target_page(run: TargetRun, compared: Sequence[TargetComparison]) -> str:
     """The HTML report of a run directory."""
-    sections = {
+    sections = task_sections(run, compared) | further_sections(run)
+    return assemble_page(run, target_verdict(run, compared), sections)
+
+
+def task_sections(run: TargetRun, compared: Sequence[TargetComparison]) -> dict[str, Markup | None]:
+    """The sections that depend on the task."""
+    return {
         "Results": _results(run),
         "Labels": _labels(run) if run.task == "multilabel" else None,
         "Comparisons": _comparisons(run, compared),
         "Risk groups": _risk_groups(run) if run.task == "survival" else None,
         "Predicted against observed": _agreement(run) if run.task == "regression" else None,
         "Confusion of grades": _confusions(run) if run.task == "ordinal" else None,
+        "Confusion of classes": _confusions(run) if run.task == "class" else None,
+    }
+
+
+def further_sections(run: Run) -> dict[str, Markup | None]:
+    """The sections that all tasks have."""
+    return {
         "Pictures": pictures.section(run.folder),
         "Training": training_curves(run),
         "Cost": html_tables.cost(run),
         "How the results were computed": computation(run, MEANING, "the epoch"),
         "Missing and failed runs": unfinished(run),
     }
-    return assemble_page(run, target_verdict(run, compared), sections)
 
 
 def _protocol_heading(protocol: str) -> Markup:
@@ -243,10 +255,11 @@ def _confusions(run: TargetRun) -> Markup | None:
             ]
             for grade, own in zip(grades, counts)
         ]
-        name = f"Confusion of grades, {_panel_title(run, key)}"
+        noun = "class" if run.task == "class" else "grade"
+        name = f"Confusion, {_panel_title(run, key)}"
         figures += [
             element("h3", _panel_title(run, key)),
-            table(name, ["Grade"], [f"predicted {grade}" for grade in grades], rows),
+            table(name, [noun.capitalize()], [f"predicted {grade}" for grade in grades], rows),
         ]
     words = "Number of test slides, the mean over repeats."
     return join(_under_protocol(run, words), *figures) if figures else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,12 @@ WARNING = (
 )
 # Names of the metrics, in the order of tables; AUCs at a time follow the mean AUC.
 NAMES = {
+    "class": {  # among several targets
+        "auc": "AUC",
+        "balanced_accuracy": "balanced accuracy",
+        "f1": "F1",
+        "accuracy": "accuracy",
+    },
     "survival": {
         "c_index": "C index",
         "uno_c": "Uno's C",
@@ -66,18 +73,25 @@ SMALLER_IS_BETTER = ("integrated_brier", "mae", "macro: brier")
 INTERVALS = {
     "survival": "C indices and the AUC at a time have score intervals that hold for few patients; "
     "the mean AUC and the integrated Brier score have percentile bootstrap intervals over "
-    "patients.",
+    "patients, that of the mean AUC at least as wide as the mean of those at its times.",
     "regression": "R² and the mean absolute error have intervals by Student's t on a log scale "
     "with the jackknife over patients; the correlations have Fisher's at the number of patients.",
     "ordinal": "The quadratic kappa has a percentile bootstrap interval over patients; error and "
     "accuracy have Wilson's at the effective number of patients.",
-    "multilabel": "Macro averages have percentile bootstrap intervals over patients. Of each "
+    "class": "The AUC has a score interval that holds for few patients; the others have Wilson's.",
+    "multilabel": "Macro averages have percentile bootstrap intervals over patients, at least as "
+    "wide as those of the labels, combined as if these were independent. Of each "
     "label, the AUC has a score interval that holds for few patients, balanced accuracy and F1 "
     "have Wilson's, and the Brier score a bootstrap interval.",
 }
 UNITS = {
     "survival": "Each patient counts once: risks and survival curves of slides of a patient are "
     "averaged.",
+}
+UNITS_OF_PATIENTS = {
+    "mean": "Each patient counts once, with the mean of the predictions of the slides.",
+    "max": "Each patient counts once, with the largest prediction of the slides.",
+    "joined": "Each patient counts once, with one bag of all slides.",
 }
 UNITS_OF_SLIDES = (
     "Each slide is predicted and counted by itself; in intervals and tests the slides of a patient "
@@ -123,12 +137,19 @@ class TargetRun(Run):
     @property
     def the_main(self) -> str:
         """The name of the main metric in a sentence."""
-        return self.main_name if self.task == "regression" else f"the {self.main_name}"
+        return self.main_name if self.task in ("regression", "class") else f"the {self.main_name}"
 
     @property
     def headline(self) -> tuple[str, ...]:
         """The metrics that are printed."""
         return tuple(NAMES[self.task])
+
+    @property
+    def patient_mode(self) -> str | None:
+        """How slides become predictions of patients; None if slides are counted."""
+        modes = {(one.settings.get("data") or {}).get("patient") for one in self.planned}
+        mode = next(iter(modes)) if len(modes) == 1 else None
+        return mode if mode in UNITS_OF_PATIENTS else None
 
     def metric_names(self, dataset: str) -> dict[str, str]:
         """The metrics of the tables of a data set, with their names."""
@@ -151,7 +172,10 @@ class TargetRun(Run):
     @property
     def explanation(self) -> str:
         """What is counted, which intervals the metrics have, and what repeats are used for."""
-        text = f"{UNITS.get(self.task, UNITS_OF_SLIDES)} 95 % intervals: {INTERVALS[self.task]}"
+        units = UNITS.get(self.task, UNITS_OF_SLIDES)
+        if self.patient_mode is not None:
+            units = UNITS_OF_PATIENTS[self.patient_mode]
+        text = f"{units} 95 % intervals: {INTERVALS[self.task]}"
         if any(result.repeats > 1 for result in self.results.values()):
             text += " Values and limits are means over the repeats."
         return text
@@ -208,8 +232,8 @@ def read_target_run(run: Path) -> TargetRun:
             key: result for key, result in results.items() if key[:2] == (one.method, one.dataset)
         }
         expected = {key.protocol: result.repeats * result.bags for key, result in own.items()}
-        target = dict(targets.get(one.dataset, {}))
-        for protocol, rows in _read_held_out(run, one, task, target, expected).items():
+        target = {"task": task, **targets.get(one.dataset, {})}
+        for protocol, rows in read_held_out(run, one, target, expected).items():
             held_out[Key(one.method, one.dataset, protocol)] = rows
     return TargetRun(
         folder=run,
@@ -226,18 +250,37 @@ def read_target_run(run: Path) -> TargetRun:
     )
 
 
-def _read_held_out(
-    run: Path, one: PlannedRun, task: str, target: Mapping[str, Any], expected: Mapping[str, int]
+def read_held_out(
+    run: Path,
+    one: PlannedRun,
+    target: Mapping[str, Any],
+    expected: Mapping[str, int],
+    prefix: str = "",
 ) -> dict[str, HeldOutRows]:
-    """The predictions of a run by protocol, in the same order for all methods."""
+    """The predictions of a run by protocol, in the same order for all methods.
+
+    Args:
+        run: The run directory.
+        one: The run.
+        target: Its target, as JSON values.
+        expected: The number of predictions by each protocol.
+        prefix: Of the columns of one of several targets; bags without its value are left out.
+
+    Raises:
+        DataError: The file is damaged, or has another number of predictions.
+    """
     path = run / "cells" / one.name / "predictions.csv"
-    observed, predicted = _value_columns(task, target)
+    task = str(target.get("task"))
+    observed, predicted = (
+        [prefix + name for name in names] for names in _value_columns(task, target)
+    )
     table = ResultTable(path, ["protocol", "repeat", "bag", "patient", *observed, *predicted])
     protocols, bags, repeats = table.text("protocol"), table.text("bag"), table.numbers("repeat")
     values = [
-        np.stack([_column(table, name, task, target) for name in names], axis=1)
+        np.stack([_column(table, name, prefix, target) for name in names], axis=1)
         for names in (observed, predicted)
     ]
+    known = np.asarray(~np.isnan(values[0]).all(1))
     patients = np.array(_numbered_patients(table.columns["bag"], table.columns["patient"]))
     found = {}
     for protocol, count in expected.items():
@@ -246,6 +289,7 @@ def _read_held_out(
             raise damaged_file(
                 path, f"{len(rows)} predictions by protocol {protocol!r}, expected {count}"
             )
+        rows = rows[known[rows]]
         rows = rows[np.lexsort((bags[rows], repeats[rows]))]
         found[protocol] = HeldOutRows(
             repeats[rows].astype(np.int64),
@@ -263,16 +307,25 @@ def _value_columns(task: str, target: Mapping[str, Any]) -> tuple[list[str], lis
     if task == "multilabel":
         names = [str(name) for name in target.get("names", ())]
         return [f"y_{name}" for name in names], [f"p_{name}" for name in names]
+    if task == "class":
+        return ["observed"], [f"p_{name}" for name in target.get("classes", ())]
     return ["observed"], ["predicted"]
 
 
-def _column(table: ResultTable, name: str, task: str, target: Mapping[str, Any]) -> Numbers:
-    if task != "ordinal":
-        return table.numbers(name, empty=task == "multilabel" and name.startswith("y_"))
-    position = {str(grade): float(i) for i, grade in enumerate(target.get("grades", ()))}
+def _column(table: ResultTable, name: str, prefix: str, target: Mapping[str, Any]) -> Numbers:
+    """A column as numbers, grades and classes as their positions; NaN where one is missing."""
+    own = name.removeprefix(prefix)
+    may_be_empty = own.startswith("y_") or (prefix != "" and own in ("observed", "time", "event"))
+    listed = target.get("grades") or target.get("classes")
+    if not listed or own not in ("observed", "predicted"):
+        return table.numbers(name, empty=may_be_empty)
+    position = {str(grade): float(i) for i, grade in enumerate(listed)}
+    if may_be_empty:
+        position[""] = math.nan
     for line, cell in enumerate(table.columns[name], start=2):
         if cell not in position:
-            raise damaged_file(table.path, f"line {line}, {name}: {cell!r} is not a grade")
+            kind = "grade" if "grades" in target else "class"
+            raise damaged_file(table.path, f"line {line}, {name}: {cell!r} is not a {kind}")
     return np.array([position[cell] for cell in table.columns[name]])
 
 

@@ -96,12 +96,15 @@ def label_rows(run: TargetRun, dataset: str, protocol: str) -> list[LabelRow]:
 
 
 def confusion_of(run: TargetRun, key: Key) -> tuple[list[str], np.ndarray]:
-    """The grades, and how often each (rows) was predicted as each: a mean over the repeats."""
-    grades = [str(grade) for grade in run.targets[key.dataset].get("grades", ())]
+    """The grades or classes, and how often each (rows) was predicted as each: a mean over
+    the repeats.
+    """
+    target = run.targets[key.dataset]
+    grades = [str(grade) for grade in target.get("grades") or target.get("classes") or ()]
     rows = run.held_out[key]
-    table = grade_confusion(
-        rows.observed[:, 0].astype(int), rows.predicted[:, 0].astype(int), len(grades)
-    )
+    of_classes = run.task == "class"
+    predicted = rows.predicted.argmax(1) if of_classes else rows.predicted[:, 0].astype(int)
+    table = grade_confusion(rows.observed[:, 0].astype(int), predicted, len(grades))
     return grades, table / len(np.unique(rows.repeats))
 
 
@@ -116,9 +119,11 @@ def caption_of(run: TargetRun, dataset: str, protocol: str) -> str:
         events = f", {len(np.unique(rows.patients[own & (rows.observed[:, 1] > 0)]))} with an event"
     times = f"{result.repeats} x {result.folds}" if result.repeats > 1 else f"{result.folds}"
     meaning = MEANING.get(protocol, "as defined by the experiment")
+    noun = "slides" if run.patient_mode is None else "patients"
+    counted = f"{result.bags} slides of " if run.patient_mode is None else ""
     return (
-        f"{dataset}: {_target_words(run, dataset)}. {result.bags} slides of {patients} "
-        f"patients{events}; all test slides of {times} folds together. Selection protocol "
+        f"{dataset}: {_target_words(run, dataset)}. {counted}{patients} patients{events}; all test "
+        f"{noun} of {times} folds together. Selection protocol "
         f"“{protocol}”: {meaning}."
     )
 
@@ -129,7 +134,7 @@ def _target_words(run: TargetRun, dataset: str) -> str:
         return f"time to an event (columns {target.get('time')} and {target.get('event')})"
     if run.task == "multilabel":
         return f"{len(target.get('names', ()))} labels"
-    kind = "ordered grade" if run.task == "ordinal" else "number"
+    kind = {"ordinal": "ordered grade", "class": "class"}.get(run.task, "number")
     return f"{kind} (column {target.get('name')})"
 
 

@@ -14,7 +14,7 @@ from scmil.report.html.markup import (
     p_value,
 )
 from scmil.report.markdown_latex import LATEX_HEAD, markdown_costs, markdown_rows
-from scmil.report.run import TUNED, Estimate, Key
+from scmil.report.run import TUNED, Estimate, Key, Run
 from scmil.report.target_comparisons import TargetComparison, find_risk_groups
 from scmil.report.target_run import LABEL_METRICS, WARNING, TargetRun
 from scmil.report.target_tables import (
@@ -35,9 +35,15 @@ def write_target_markdown(run: TargetRun, compared: Sequence[TargetComparison]) 
         f"# {markdown(run.title)}",
         markdown(run.about),
         markdown(target_verdict(run, compared)),
-        "## Results",
-        markdown(run.explanation) if run.results else "",
+        *task_parts(run, compared),
+        *further_parts(run),
     ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def task_parts(run: TargetRun, compared: Sequence[TargetComparison]) -> list[str]:
+    """The parts of the Markdown report that depend on the task."""
+    parts = ["## Results", markdown(run.explanation) if run.results else ""]
     for protocol in run.protocols:
         parts.append(_heading(protocol))
         parts += [_result_lines(run, dataset, protocol) for dataset in run.datasets]
@@ -46,14 +52,19 @@ def write_target_markdown(run: TargetRun, compared: Sequence[TargetComparison]) 
         for protocol in run.protocols:
             if here := [each for each in compared if each.protocol == protocol]:
                 parts += [_heading(protocol), _comparison_lines(run, here)]
-    parts += _of_task(run)
+    return parts + _of_task(run)
+
+
+def further_parts(run: Run) -> list[str]:
+    """The parts of the Markdown report that all tasks have: costs, missing and failed runs."""
+    parts = []
     if costs := markdown_costs(run):
         parts += ["## Cost", costs]
     if run.failed or run.missing:
         failed = [f"- {markdown(name)}: {markdown(cause)}" for name, cause in run.failed.items()]
         missing = [f"- {markdown(each.name)}: no result" for each in run.missing]
         parts += ["## Missing and failed runs", "\n".join([*failed, *missing])]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return parts
 
 
 def _heading(protocol: str) -> str:
@@ -113,9 +124,10 @@ def _of_task(run: TargetRun) -> list[str]:
     if run.task == "multilabel":
         tables = [_label_lines(run, dataset, protocol) for dataset in run.datasets]
         return ["## Labels", _heading(protocol), *tables]
-    if run.task == "ordinal":
+    if run.task in ("ordinal", "class"):
         tables = [_confusion_lines(run, key) for key in keys]
-        return ["## Confusion of grades", _heading(protocol), *tables]
+        noun = "grades" if run.task == "ordinal" else "classes"
+        return [f"## Confusion of {noun}", _heading(protocol), *tables]
     return []
 
 
@@ -166,12 +178,17 @@ def _confusion_lines(run: TargetRun, key: Key) -> str:
 
 def write_target_latex(run: TargetRun) -> str:
     """A booktabs table per selection protocol and data set, to be included with \\input."""
+    return LATEX_HEAD + "\n".join(latex_tables(run))
+
+
+def latex_tables(run: TargetRun) -> list[str]:
+    """The tables of a task."""
     tables = [
         _latex_target_table(run, dataset, protocol)
         for protocol in run.protocols
         for dataset in run.datasets
     ]
-    return LATEX_HEAD + "\n".join(table for table in tables if table)
+    return [table for table in tables if table]
 
 
 def _latex_target_table(run: TargetRun, dataset: str, protocol: str) -> str:

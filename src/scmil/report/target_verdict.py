@@ -30,8 +30,13 @@ def target_verdict(run: TargetRun, compared: Sequence[TargetComparison] | None =
         Progress, whether methods are better than chance, significant differences, controls, the
         linear baseline, and the effect of the selection protocol.
     """
+    return " ".join([progress_of(run), *task_sentences(run, compared)])
+
+
+def task_sentences(run: TargetRun, compared: Sequence[TargetComparison] | None = None) -> list[str]:
+    """The sentences of the summary that depend on the task."""
     compared = compare_target_methods(run) if compared is None else compared
-    sentences = [progress_of(run)]
+    sentences: list[str] = []
     protocol = next(iter(run.leakage_free or run.protocols), None)
     judged = [each for each in compared if each.protocol == protocol]
     if protocol:
@@ -47,7 +52,7 @@ def target_verdict(run: TargetRun, compared: Sequence[TargetComparison] | None =
             "All epochs were selected on the test folds, so no result estimates the performance "
             "on new slides."
         )
-    return " ".join([*sentences, *_selection_bias(run, protocol)])
+    return [*sentences, *_selection_bias(run, protocol)]
 
 
 def _above_chance(run: TargetRun, protocol: str) -> str:

@@ -16,19 +16,26 @@ from numpy.typing import NDArray
 
 from scmil.core.shapes import Numbers
 from scmil.stats.bootstrap import Interval
-from scmil.stats.metrics import auc
+from scmil.stats.metrics import auc, score_all
 from scmil.stats.small_samples import (
     PRIOR_PATIENTS,
     UNKNOWN,
     auc_influence,
     auc_interval,
     auc_variance,
+    metric_intervals,
 )
 
 FOLD_METHODS = (
     "Wilson's score interval for accuracy and score interval with the variance of normal scores "
     "for the mean AUC over folds, both at the effective number of patients; bootstrap over "
     "patients for the Brier score"
+)
+
+# Of results that have them.
+DECISION_METHODS = (
+    "Wilson's score interval of all test bags for balanced accuracy and F1, moved to the mean over "
+    "folds"
 )
 
 
@@ -41,6 +48,37 @@ class FoldScores(NamedTuple):
     labels: NDArray[np.int64]
     probabilities: Numbers
     units: Sequence[Hashable]
+
+
+def mean_fold_decision_interval(metric: str, folds: Sequence[FoldScores]) -> Interval:
+    """The 95 % interval of the mean balanced accuracy or F1 over the folds of one repeat.
+
+    It is that of all test slides together, moved by the difference between the mean over folds and
+    the value of all slides.
+
+    Args:
+        metric: "balanced_accuracy" or "f1".
+        folds: The folds; `probabilities` has 1 for the class that was decided for.
+
+    Returns:
+        The interval; NaN for fewer than two units.
+
+    >>> decided = np.eye(2)[[0, 1, 1, 1]]
+    >>> folds = [FoldScores(np.array([0, 1, 0, 1]), decided, list(range(4 * f, 4 * f + 4)))
+    ...          for f in range(5)]
+    >>> interval = mean_fold_decision_interval("balanced_accuracy", folds)
+    >>> [round(limit, 2) for limit in interval]
+    [0.57, 0.87]
+    """
+    labels = np.concatenate([fold.labels for fold in folds])
+    p = np.concatenate([fold.probabilities for fold in folds])
+    names: dict[Hashable, str] = {}
+    units = [names.setdefault(unit, str(len(names))) for fold in folds for unit in fold.units]
+    interval = metric_intervals(labels, p, 0.5, units)[metric]
+    value = np.mean([score_all(fold.labels, fold.probabilities)[metric] for fold in folds])
+    moved = float(value) - score_all(labels, p)[metric]
+    low, high = np.clip(np.array(interval) + moved, 0, 1).tolist()
+    return Interval(low, high)
 
 
 def mean_fold_auc(folds: Sequence[FoldScores]) -> float:

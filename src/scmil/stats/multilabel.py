@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from scmil.core.shapes import Numbers
 from scmil.errors import DataError
 from scmil.stats.bootstrap import Groups, Interval, statistic_intervals
 from scmil.stats.metrics import METRICS, score_all
-from scmil.stats.small_samples import UNKNOWN, metric_intervals
+from scmil.stats.small_samples import UNKNOWN, mean_interval, metric_intervals, widest
 
 MACRO = ("auc", "balanced_accuracy", "f1", "brier")
 
@@ -60,7 +60,9 @@ def score_multilabel(
 
     Returns:
         The metrics with 95 % intervals: those of `small_samples` for each label, a bootstrap over
-        patients for the macro averages.
+        patients for the macro averages. The bootstrap has no width if all labels are predicted
+        correctly, so those of AUC, balanced accuracy and F1 are at least as wide as the intervals
+        of the labels, combined as if labels were independent.
 
     Raises:
         DataError: If shapes or values are invalid.
@@ -74,10 +76,21 @@ def score_multilabel(
     intervals = statistic_intervals(
         lambda drawn: _macro(y, p, threshold, drawn), len(y), groups, draws, seed
     )
-    return MultilabelScores(
-        rows,
-        macro_scores(y, p, threshold),
-        dict(zip(MACRO, intervals, strict=True)),
+    found = dict(zip(MACRO, intervals, strict=True))
+    for metric in ("auc", "balanced_accuracy", "f1"):
+        found[metric] = widest(found[metric], _combined_interval(metric, rows.values()))
+    return MultilabelScores(rows, macro_scores(y, p, threshold), found)
+
+
+def _combined_interval(metric: str, rows: Iterable[LabelScores]) -> Interval:
+    """The interval of the mean over labels from those of the labels that can be scored."""
+    scored = [
+        row for row in rows if np.isfinite([row.scores[metric], *row.intervals[metric]]).all()
+    ]
+    if not scored:
+        return UNKNOWN
+    return mean_interval(
+        [row.scores[metric] for row in scored], [row.intervals[metric] for row in scored]
     )
 
 

@@ -271,6 +271,18 @@ def mean_interval(means: Sequence[float], intervals: Sequence[Interval]) -> Inte
     return Interval(max(0.0, low), min(1.0, high))
 
 
+def widest(a: Interval, b: Interval) -> Interval:
+    """The interval that contains both; one that is not defined is left out.
+
+    >>> widest(Interval(1.0, 1.0), Interval(0.7, 0.99)), widest(UNKNOWN, Interval(0.1, 0.2))
+    (Interval(low=0.7, high=1.0), Interval(low=0.1, high=0.2))
+    """
+    known = [own for own in (a, b) if np.isfinite(own).all()]
+    if not known:
+        return UNKNOWN
+    return Interval(min(own.low for own in known), max(own.high for own in known))
+
+
 def difference_interval(
     value: float, interval: Interval, other: float, other_interval: Interval
 ) -> Interval:

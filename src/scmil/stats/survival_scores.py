@@ -35,7 +35,7 @@ from scmil.stats.concordance import (
     share_of_pairs,
     single_value,
 )
-from scmil.stats.small_samples import PRIOR_PATIENTS, UNKNOWN
+from scmil.stats.small_samples import PRIOR_PATIENTS, UNKNOWN, widest
 from scmil.stats.survival import censoring_distribution, check_survival, kaplan_meier
 
 
@@ -165,7 +165,8 @@ def survival_intervals(
     """All survival metrics with 95 % intervals over patients.
 
     The concordances and the AUC at a time have score intervals, which have a width at 1; the mean
-    AUC and the Brier score have bootstrap intervals.
+    AUC and the Brier score have bootstrap intervals. That of the mean AUC is at least as wide as
+    the mean of the intervals of its times.
 
     Args:
         times: Positive follow-up times (n,).
@@ -209,12 +210,22 @@ def survival_intervals(
     if survival is not None and len(at) > 1:
         loss = _brier_losses(t, e, survival, at, censoring) @ _trapezoid_weights(at)
         scorers["integrated_brier"] = lambda counts: (counts @ loss) / counts.sum(1)
-    return scores | {
-        name: MetricEstimate(
-            float(scorer(np.ones((1, len(t))))[0]), _bootstrap_of_scorer(scorer, units, draws, seed)
-        )
-        for name, scorer in scorers.items()
-    }
+    for name, scorer in scorers.items():
+        interval = _bootstrap_of_scorer(scorer, units, draws, seed)
+        if name == "auc":
+            limits = np.array([scores[f"auc@{point:g}"].interval for point in at])
+            interval = widest(interval, _weighted_interval(limits, _event_shares(at, t, e)))
+        scores[name] = MetricEstimate(float(scorer(np.ones((1, len(t))))[0]), interval)
+    return scores
+
+
+def _weighted_interval(limits: Numbers, shares: Numbers) -> Interval:
+    """The mean of intervals, over those that are defined."""
+    known = np.isfinite(limits).all(1) & (shares > 0)
+    if not known.any():
+        return UNKNOWN
+    low, high = (shares[known] @ limits[known] / shares[known].sum()).tolist()
+    return Interval(low, high)
 
 
 def _bootstrap_of_scorer(

@@ -43,14 +43,15 @@ class Answers(Protocol):
 
 
 def answers_in(
-    bags: BagSet, split: Split, model: MILModel, fold: TrainedFold, pooling: str = "mean"
+    bags: BagSet, split: Split, model: MILModel, fold: TrainedFold, patient: str | None = None
 ) -> Answers:
-    """The answers of the final model of a fold; `pooling` is that of the slides of a patient."""
+    """The answers of the final model of a fold; `patient` is how slides of a patient are used."""
     outputs = fold.probabilities[-1]
     if model.objective is None:
         labels = np.array(bags.labels, np.int64)
+        pooling = "max" if patient == "max" else "mean"
         return ClassAnswers(bags, split, labels, outputs, float(fold.threshold), pooling)
-    return TargetAnswers(bags, split, model.objective, outputs)
+    return TargetAnswers(bags, split, model.objective, outputs, patient)
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class TargetAnswers:
     split: Split
     objective: Objective
     outputs: Numbers
+    patient: str | None = None
 
     @property
     def cut_off(self) -> float | None:
@@ -127,7 +129,7 @@ class TargetAnswers:
 
     def metrics(self) -> Page:
         """Every metric of the task of every split."""
-        return target_metrics(self.bags, self.split, self.objective, self.outputs)
+        return target_metrics(self.bags, self.split, self.objective, self.outputs, self.patient)
 
     def prediction_rows(self) -> list[Page]:
         """Observed values and answers of every bag, ordered by split."""

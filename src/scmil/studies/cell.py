@@ -27,7 +27,7 @@ from scmil.studies.protocols import Row, ScoredFold, summarise
 from scmil.studies.results import versions
 from scmil.studies.run_bags import RunBags, open_run_bags
 from scmil.studies.run_inputs import check_unchanged
-from scmil.studies.target_cell import target_tables
+from scmil.studies.target_cell import patients_as_units, target_tables
 
 if TYPE_CHECKING:
     from scmil.bags.bag import BagSet
@@ -97,7 +97,11 @@ def _tables(cell: Cell, run_bags: RunBags, trainings: Sequence[Training[Any]]) -
     """The tables of the task of the bags."""
     scored = [fold for training in trainings for fold in training.scored]
     if run_bags.bags.targets is not None:
-        return target_tables(run_bags.bags.targets, cell.protocols, scored)
+        targets, mode = run_bags.bags.targets, cell.settings.data.patient
+        if mode in ("mean", "max"):
+            scored = [fold.of_patients(targets, mode) for fold in scored]
+            targets = patients_as_units(targets)
+        return target_tables(targets, cell.protocols, scored)
     located = {key: found for training in trainings for key, found in training.located.items()}
     return _class_tables(cell, run_bags.bags, scored, located)
 

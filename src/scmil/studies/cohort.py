@@ -14,6 +14,7 @@ from scmil.bags.labels import read_labels
 from scmil.bags.patient_bags import join_slides
 from scmil.bags.target_tables import TargetColumns, read_targets
 from scmil.bags.targets import (
+    CombinedTarget,
     GradeTarget,
     LabelsTarget,
     SurvivalTarget,
@@ -22,7 +23,7 @@ from scmil.bags.targets import (
     target_from_json,
 )
 from scmil.core.text import first_names
-from scmil.errors import DataError
+from scmil.errors import DataError, OptionError
 from scmil.studies.model_folder import Page
 
 if TYPE_CHECKING:
@@ -196,6 +197,11 @@ def _open_targets(
 
 
 def _columns(target: Target, label: str | None) -> TargetColumns:
+    if isinstance(target, CombinedTarget):
+        raise OptionError(
+            "the model predicts several targets at once, which cannot be tested on another cohort "
+            "in one step. Write its predictions (scmil predict), or train a model for each target."
+        )
     if isinstance(target, SurvivalTarget):
         return TargetColumns(time=target.time, event=target.event)
     if isinstance(target, LabelsTarget):

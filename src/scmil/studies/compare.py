@@ -34,6 +34,7 @@ BASELINES = {
     "ordinal": "ridge regression",
     "multilabel": "logistic regression",
 }
+SEVERAL = "Cox, ridge or logistic regression"  # of several targets
 # The layers in front of an aggregator that a comparison knows, and how its report describes them.
 LAYERS = {
     "sc": "with sparse coding",
@@ -85,7 +86,8 @@ def comparison(
             }
             for layer in layers
         ]
-    linear = BASELINES.get(data.task or "", "logistic regression")
+    default = SEVERAL if "," in (data.task or "") else "logistic regression"
+    linear = BASELINES.get(data.task or "", default)
     arms.append({"name": f"{linear} on mean and maximum", "model": {"aggregator": baseline.NAME}})
     training = {"epochs": epochs, "loss": loss}
     return {

@@ -130,9 +130,10 @@ def open_data(
 
 def _open_target_data(settings: DataSettings, targets: Targets, data: Path | None) -> Data:
     """Open bags with values of another task than classes."""
-    settings = replace(settings, task=targets.task)
-    slides = load_bags(replace(settings, patient=None), data)
-    bags = join_slides(slides) if settings.patient == "joined" else slides
+    settings = replace(settings, task=settings.task or targets.task)
+    joined = settings.patient == "joined"
+    slides = load_bags(replace(settings, patient=None if joined else settings.patient), data)
+    bags = join_slides(slides) if joined else slides
     notes, ids = targets.notes, {*map(slide_id, slides.ids)}
     if lost := [slide for slide in targets.known if slide not in ids]:
         notes += (_without_bag(lost, len(targets)),)

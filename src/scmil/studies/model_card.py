@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scmil.bags.checks import BagSummary
 from scmil.core.run_format import MAIN_METRICS
 from scmil.core.text import printable
+from scmil.report.combined_run import shown_metrics
 from scmil.report.fold_estimates import CLASS_METRICS, fold_estimates
 from scmil.report.target_model_page import metric_name
 from scmil.studies.model_folder import Page
@@ -22,6 +23,7 @@ STRATA = {
     "regression": "values above and below the median",
     "ordinal": "grades above and below the median",
     "multilabel": "the label whose values are most equally frequent",
+    "combined": "the target that most slides have",
 }
 
 # Characters with a meaning in Markdown: emphasis, links, headings, the starts of lists and rules,
@@ -77,6 +79,7 @@ def _purpose(study: Page) -> str:
         "regression": "A model of a number: {names}.",
         "ordinal": "A model of {count} ordered grades: {names}.",
         "multilabel": "A model of {count} labels: {names}.",
+        "combined": "A model of several targets at once, with {count} answers: {names}.",
     }
     sentence = kinds.get(study.get("task", ""), "A classifier of {count} classes: {names}.")
     columns = {
@@ -143,9 +146,9 @@ def _performance(metrics: Page) -> list[str]:
     lines += ["", f"Intervals: {metrics['intervals'].rstrip('.')}."]
     for row in metrics.get("cross_validation", []):
         name = f"{row['repeats']} x {row['folds']} folds, {row.get('level', 'slide')}s"
-        main = MAIN_METRICS.get(metrics.get("task", ""))
-        shown = [(main.column, main.name)] if main else CLASS_METRICS
-        scores = fold_estimates(row, methods=main is None, shown=shown)
+        of_classes = "task" not in metrics
+        shown = CLASS_METRICS if of_classes else shown_metrics(metrics)
+        scores = fold_estimates(row, methods=of_classes, shown=shown)
         lines += ["", f"Cross-validation ({name}): {scores}."]
     return lines
 

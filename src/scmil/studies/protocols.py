@@ -4,7 +4,7 @@ their summary. No model is needed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.bags.splits import Split
-from scmil.stats.fold_intervals import FoldScores, mean_fold_auc_interval
+from scmil.stats.fold_intervals import (
+    FoldScores,
+    mean_fold_auc_interval,
+    mean_fold_decision_interval,
+)
 from scmil.stats.metrics import (
     METRICS,
     auc_many,
@@ -131,9 +135,10 @@ def summarise(
 ) -> Row:
     """Return the mean over repeats of the mean over folds, with deviations and an interval.
 
-    The interval is over bags (patients, if there are any): Wilson's for accuracy, the score
-    interval of `mean_fold_auc_interval` for the AUC, a bootstrap for the Brier score. The
-    calibration error needs more bags than a fold has: it is taken over all bags of a repeat.
+    The interval is over bags (patients, if there are any): Wilson's for accuracy, balanced accuracy
+    and F1, the score interval of `mean_fold_auc_interval` for the AUC, a bootstrap for the Brier
+    score. The calibration error needs more bags than a fold has: it is taken over all bags of a
+    repeat, and has no interval.
     """
     rows = [fold.row(labels) for fold in folds]
     repeats = sorted({fold.repeat for fold in folds})
@@ -179,6 +184,8 @@ def _metric_interval(
 ) -> tuple[float | None, float | None]:
     if metric == "auc":
         return _auc_interval(folds, labels, groups)
+    if metric in ("balanced_accuracy", "f1"):
+        return _decision_interval(metric, folds, labels, groups)
     if metric not in ("accuracy", "brier"):
         return None, None
     by_bag: dict[int, list[float]] = {}
@@ -204,13 +211,35 @@ def _auc_interval(
     folds: Sequence[ScoredFold], labels: NDArray[np.int64], groups: Sequence[str | None] | None
 ) -> tuple[float | None, float | None]:
     """The interval of the mean AUC over folds, over bags or patients."""
-    scores = []
-    for fold in folds:
-        own = [None if groups is None else groups[i] for i in fold.test]
-        units = [i if unit is None else unit for i, unit in zip(fold.test, own, strict=True)]
-        scores.append(FoldScores(labels[list(fold.test)], fold.probabilities, units))
+    scores = [
+        FoldScores(labels[list(fold.test)], fold.probabilities, _units_of(fold, groups))
+        for fold in folds
+    ]
     low, high = mean_fold_auc_interval(scores, len({fold.repeat for fold in folds}))
     return _or_none(float(low)), _or_none(float(high))
+
+
+def _decision_interval(
+    metric: str,
+    folds: Sequence[ScoredFold],
+    labels: NDArray[np.int64],
+    groups: Sequence[str | None] | None,
+) -> tuple[float | None, float | None]:
+    """The mean over repeats of the limits, since repeats add no patients."""
+    by_repeat: dict[int, list[FoldScores]] = {}
+    for fold in folds:
+        decided = np.eye(fold.probabilities.shape[1])[decide(fold.probabilities, fold.threshold)]
+        scores = FoldScores(labels[list(fold.test)], decided, _units_of(fold, groups))
+        by_repeat.setdefault(fold.repeat, []).append(scores)
+    limits = [mean_fold_decision_interval(metric, own) for own in by_repeat.values()]
+    low, high = np.mean(limits, axis=0).tolist()
+    return _or_none(low), _or_none(high)
+
+
+def _units_of(fold: ScoredFold, groups: Sequence[str | None] | None) -> list[Hashable]:
+    """The patient of each test bag, or the bag itself."""
+    own = [None if groups is None else groups[i] for i in fold.test]
+    return [i if unit is None else unit for i, unit in zip(fold.test, own, strict=True)]
 
 
 def history_rows(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scmil.bags.patient_bags import join_slides
+from scmil.bags.patient_bags import check_values_of_patients, join_slides
 from scmil.bags.target_bags import with_targets
 from scmil.core.atomic import write_atomically
 from scmil.core.fingerprint import Inputs, sha256_of_file, sha256_of_json, stat_of
@@ -42,6 +42,8 @@ def load_bags(settings: DataSettings, data: Path | None = None) -> BagSet:
         bags = with_targets(bags, targets, drop_missing=bool(settings.drop_unlabelled))
     elif settings.drop_unlabelled:
         bags = labelled(bags)
+    if targets is not None and settings.patient in ("mean", "max"):
+        check_values_of_patients(bags, settings.patient)
     return join_slides(bags) if settings.patient == "joined" else bags
 
 

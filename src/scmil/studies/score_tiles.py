@@ -13,7 +13,7 @@ from scmil.bags.provenance import check_same_provenance
 from scmil.bags.scaling import scale_as_recorded
 from scmil.core.fingerprint import Mark, sha256_of_json
 from scmil.core.tables import write_json
-from scmil.errors import BagError, OptionError, ScmilError, ShapeError
+from scmil.errors import BagError, ScmilError, ShapeError
 from scmil.studies.model_folder import read_page
 from scmil.studies.predict import (
     load_trained_model,
@@ -75,11 +75,6 @@ def score_folder(
     from scmil.models.tile_scores import score_bag
 
     network, study = load_trained_model(model)
-    if evidence and study.get("task") == "ordinal":
-        raise OptionError(
-            "evidence is not available for grades, because their probabilities are not linear in "
-            f"the contributions of tiles. Use the score probability:{study['classes'][-1]}."
-        )
     network = network.to(device)
     out = Path(model) / "maps" if out is None else Path(out)
     about = _about(Path(model), study)

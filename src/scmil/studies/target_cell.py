@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scmil.bags.target_types import ordered_names
 from scmil.studies.cell_task import RunTables
 from scmil.studies.protocols import Row
 
 if TYPE_CHECKING:
-    from scmil.bags.targets import Targets
+    from scmil.bags.targets import PartTarget, Target, Targets
     from scmil.training.held_out import HeldOut
 
 
@@ -30,6 +31,19 @@ class TargetFold:
     def place(self) -> Row:
         """The first columns of its rows."""
         return {"protocol": self.protocol, "repeat": self.repeat, "fold": self.fold}
+
+    def of_patients(self, targets: Targets, mode: str) -> TargetFold:
+        """The predictions of patients: the mean or the largest over their slides."""
+        from scmil.training.patient_predictions import pool_predictions
+
+        return replace(self, held_out=pool_predictions(targets, self.held_out, mode))
+
+
+def patients_as_units(targets: Targets) -> Targets:
+    """The values of patients, for predictions of patients."""
+    from scmil.training.patient_predictions import patient_targets
+
+    return patient_targets(targets)
 
 
 def target_tables(
@@ -80,15 +94,14 @@ def summarise_targets(
     """
     from scmil.stats.bootstrap import number_groups
     from scmil.training.held_out import join_held_out, patients_of_targets, score_held_out
-    from scmil.training.target_folds import score_times
+    from scmil.training.target_folds import times_of_scores
 
     repeats = sorted({fold.repeat for fold in folds})
     joined = [
         join_held_out([fold.held_out for fold in folds if fold.repeat == repeat])
         for repeat in repeats
     ]
-    survival = targets.task == "survival"
-    at = score_times(targets.array(targets.ids)).tolist() if survival else ()
+    at = times_of_scores(targets)
     found = [score_held_out(targets, one, at=at) for one in joined]
     ids = joined[0].ids
     patients = number_groups(patients_of_targets(targets, ids), len(ids))
@@ -99,7 +112,7 @@ def summarise_targets(
         "bags": len(ids),
         "patients": len(np.unique(patients)),
     }
-    if survival:
+    if targets.task == "survival":
         row["events"] = len(np.unique(patients[targets.array(ids)[:, 1] > 0]))
     for metric in found[0]:
         values = [one[metric].value for one in found]
@@ -131,7 +144,7 @@ def prediction_rows(targets: Targets, fold: TargetFold) -> Iterator[Row]:
             "bag": bag_id,
             "patient": patient,
             **_observed(targets, bag_id),
-            **_predicted(targets, fold.held_out, position),
+            **_predicted(targets.target, fold.held_out, position),
         }
 
 
@@ -153,14 +166,19 @@ def _fold_scores(targets: Targets, fold: TargetFold) -> Row:
 
 
 def _observed(targets: Targets, bag_id: str) -> Row:
-    from scmil.bags.targets import GradeTarget, LabelsTarget, SurvivalTarget, as_numbers
+    from scmil.bags.targets import CombinedTarget, LabelsTarget, SurvivalTarget
 
-    target, value = targets.target, targets.of(bag_id)
-    numbers = as_numbers(value)
+    target, numbers = targets.target, targets.array([bag_id])[0]
+    if isinstance(target, CombinedTarget):
+        return {
+            f"{name}: {column}": cell
+            for number, name in enumerate(target.names)
+            for column, cell in _observed_or_empty(targets.part(number), bag_id).items()
+        }
     if isinstance(target, SurvivalTarget):
         return {"time": f"{numbers[0]:.9g}", "event": int(numbers[1])}
-    if isinstance(target, GradeTarget):
-        return {"observed": target.grades[int(numbers[0])]}
+    if names := ordered_names(target):
+        return {"observed": names[int(numbers[0])]}
     if isinstance(target, LabelsTarget):
         return {
             f"y_{name}": None if number != number else int(number)
@@ -169,10 +187,29 @@ def _observed(targets: Targets, bag_id: str) -> Row:
     return {"observed": f"{numbers[0]:.9g}"}
 
 
-def _predicted(targets: Targets, found: HeldOut, position: int) -> Row:
-    from scmil.bags.targets import GradeTarget, LabelsTarget
+def _observed_or_empty(targets: Targets, bag_id: str) -> Row:
+    """The observed columns of one of several targets; empty cells where it is missing."""
+    from scmil.bags.targets import SurvivalTarget
 
-    target, outputs = targets.target, [f"{value:.9g}" for value in found.outputs[position]]
+    if targets.of(bag_id) is not None:
+        return _observed(targets, bag_id)
+    target = targets.target
+    if isinstance(target, SurvivalTarget):
+        return {"time": None, "event": None}
+    names = getattr(target, "names", None)
+    return {"observed": None} if names is None else {f"y_{name}": None for name in names}
+
+
+def _predicted(target: Target | PartTarget, found: HeldOut, position: int) -> Row:
+    from scmil.bags.targets import CombinedTarget, LabelsTarget
+
+    if isinstance(target, CombinedTarget):
+        return {
+            f"{name}: {column}": cell
+            for name, part, own in zip(target.names, target.parts, found.parts, strict=True)
+            for column, cell in _predicted(part, own, position).items()
+        }
+    outputs = [f"{value:.9g}" for value in found.outputs[position]]
     if found.risk is not None and found.high is not None:
         curve = [f"s_{time:.9g}" for time in found.times]
         return {
@@ -180,10 +217,10 @@ def _predicted(targets: Targets, found: HeldOut, position: int) -> Row:
             "high_risk": int(found.high[position]),
             **(dict(zip(curve, outputs, strict=True)) if curve else {}),
         }
-    if isinstance(target, GradeTarget):
-        grade = target.grades[int(found.outputs[position].argmax())]
-        columns = [f"p_{name}" for name in target.grades]
-        return {"predicted": grade, **dict(zip(columns, outputs, strict=True))}
+    if names := ordered_names(target):
+        columns = [f"p_{name}" for name in names]
+        predicted = names[int(found.outputs[position].argmax())]
+        return {"predicted": predicted, **dict(zip(columns, outputs, strict=True))}
     if isinstance(target, LabelsTarget):
         return {f"p_{name}": p for name, p in zip(target.names, outputs, strict=True)}
     return {"predicted": outputs[0]}

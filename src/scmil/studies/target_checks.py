@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scmil.core.run_format import COMBINED
 from scmil.errors import ScmilError
 from scmil.studies.from_settings import build_from_settings, recipe_of
 from scmil.studies.grid import Draft
@@ -35,7 +36,7 @@ class TaskChecks:
             if stated and isinstance(error, ScmilError):
                 self.problems.add(f"[data] {error}")
             return  # a table of classes that cannot be read is an error of its run
-        self.tasks[draft.dataset] = CLASS if targets is None else targets.task
+        self.tasks[draft.dataset] = CLASS if targets is None else _task_words(targets)
         training = TrainingSettings.from_json(tables["training"])
         if targets is None:
             if training.loss is not None:
@@ -44,7 +45,7 @@ class TaskChecks:
                     "state the task: [data] task."
                 )
             return
-        tables["data"]["task"] = targets.task
+        tables["data"]["task"] = settings.task or targets.task
         if "localisation" in tables:
             self.problems.add(f"[localisation] needs classes, and the task is {targets.task!r}.")
         self._check_training(ModelSettings.from_json(tables["model"]), training, targets)
@@ -94,3 +95,11 @@ class TaskChecks:
                 build_from_settings(model, 64, 0, None, objective)
         except (ScmilError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             self.problems.add(f"[model] {error}")
+
+
+def _task_words(targets: Any) -> str:
+    """The task; of several targets their names and tasks, which all data sets must share."""
+    if targets.task != COMBINED:
+        return str(targets.task)
+    pairs = zip(targets.target.names, targets.target.parts, strict=True)
+    return ", ".join(f"{part.task} {name}" for name, part in pairs)

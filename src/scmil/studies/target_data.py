@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from scmil.bags.combined_tables import split_tasks
 from scmil.bags.datasets import load_targets, target_tasks, words_of
 from scmil.bags.table_rows import read_rows
 from scmil.bags.target_tables import TargetColumns, infer_task, read_targets
@@ -62,7 +63,7 @@ def task_of(settings: DataSettings) -> str:
     ('class', 'survival')
     """
     if settings.task is not None:
-        if settings.task not in TASKS:
+        if len(split_tasks(settings.task)) == 1 and settings.task not in TASKS:
             raise OptionError(f"task = {settings.task!r}. Known: {', '.join(TASKS)}.")
         return settings.task
     if settings.time or settings.event:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scmil.core.run_format import TEST_TUNED
+from scmil.core.run_format import COMBINED, TEST_TUNED
 from scmil.core.shapes import Numbers
 from scmil.studies.cell_baseline import inputs_of_features, inputs_of_layer, mean_density
 from scmil.studies.cell_costs import density_of, multiply_adds_of
@@ -32,7 +32,7 @@ from scmil.studies.from_settings import build_for_split
 from scmil.studies.target_cell import TargetFold
 
 if TYPE_CHECKING:
-    from scmil.bags.targets import Targets
+    from scmil.bags.targets import PartTarget, Target, Targets
     from scmil.models.model import MILModel
     from scmil.training.fold import TrainedFold
     from scmil.training.recipes import Recipe
@@ -91,8 +91,7 @@ def train_target_baseline(task: Task, stage: Stage) -> Training[TargetFold]:
         found = baseline_fold(inputs.x, targets, task.bags.ids, fold.split)
         scored += [TargetFold(name, fold.repeat, fold.fold, 1, found) for name in stage.protocols]
         densities.append(inputs.density)
-    rows = targets.target.width if targets.task == "multilabel" else 1
-    intercepts = 0 if targets.task == "survival" else rows
+    rows, intercepts = _baseline_rows(targets.target)
     return Training(
         by_protocol(scored, stage.protocols),
         [row | {"train_loss": None} for row in history_without_test(stage.kind, [0.0])],
@@ -101,6 +100,21 @@ def train_target_baseline(task: Task, stage: Stage) -> Training[TargetFold]:
         mean_density(densities),
         "linear baseline",
     )
+
+
+def _baseline_rows(target: Target | PartTarget) -> tuple[int, int]:
+    """The rows of coefficients and the intercepts of the linear baseline."""
+    from scmil.bags.targets import ClassTarget, CombinedTarget, LabelsTarget, SurvivalTarget
+
+    if isinstance(target, CombinedTarget):
+        parts = [_baseline_rows(part) for part in target.parts]
+        return sum(rows for rows, _ in parts), sum(intercepts for _, intercepts in parts)
+    if isinstance(target, SurvivalTarget):
+        return 1, 0
+    rows = target.width if isinstance(target, LabelsTarget) else 1
+    if isinstance(target, ClassTarget) and len(target.classes) > 2:
+        rows = len(target.classes)
+    return rows, rows
 
 
 def targets_of(task: Task) -> Targets:
@@ -123,7 +137,8 @@ def _train_one(
 
     split = fold.split
     # The cut-off of the risk needs the training bags.
-    train = split.train if targets_of(task).task == "survival" else ()
+    survival = targets_of(task).task in ("survival", COMBINED)
+    train = split.train if survival else ()
     # To select on the test bags, every epoch is needed, which no checkpoint keeps.
     every_epoch = TEST_TUNED in protocols
     return train_fold(

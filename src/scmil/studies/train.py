@@ -235,8 +235,8 @@ def _write_folder(
     """Write all files of the model folder; `study.json` marks it as finished."""
     from scmil.models.files import save_model
 
-    out, pooling = work.out, work.data.settings.pooling
-    answers = answers_in(work.data.bags, work.split, fitted.model, fitted.fold, pooling)
+    out, patient = work.out, work.data.settings.patient
+    answers = answers_in(work.data.bags, work.split, fitted.model, fitted.fold, patient)
     metrics = answers.metrics()
     if cross_validation:
         metrics["cross_validation"] = cross_validation

@@ -36,7 +36,7 @@ from scmil.training.checkpoint import (
 from scmil.training.history import History
 from scmil.training.layer_start import constrained_layers, start_layers
 from scmil.training.optimisers import clip_each, make_optimiser, parameter_groups, set_rate
-from scmil.training.randomness import epoch_order, own_randomness, step_seed
+from scmil.training.randomness import epoch_order, own_randomness, seed_generators, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.regularisation import (
     RegularisedStep,
@@ -325,7 +325,7 @@ def _train_epoch(
     model.train()
     order = epoch_order(ids_of(train), seed, epoch)
     for step, bag in enumerate(state.loader.read(train, order)):
-        torch.manual_seed(step_seed(seed, epoch, bag.id))
+        seed_generators(step_seed(seed, epoch, bag.id))
         set_rate(optimiser, recipe.rate(epoch, epoch * len(train) + step))
         optimiser.zero_grad(set_to_none=True)
         label = int(bag.label or 0)

@@ -30,7 +30,7 @@ from scmil.models.streaming import call_model
 from scmil.training.aggregator_hooks import announce_epoch, can_be_stacked, check_positions
 from scmil.training.fitting import check_class_weights, check_labels, fit
 from scmil.training.layer_start import layers_to_start, start_layers
-from scmil.training.randomness import epoch_order, own_randomness, step_seed
+from scmil.training.randomness import epoch_order, own_randomness, seed_generators, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.stack import Stack
 
@@ -227,7 +227,7 @@ def _fit_stack(
             for position in epoch_order(ids, task.seed, epoch):
                 if not len(active := training_folds[position]):
                     continue
-                torch.manual_seed(step_seed(task.seed, epoch, ids[position]))
+                seed_generators(step_seed(task.seed, epoch, ids[position]))
                 bag = task.bags[position]
                 label = int(bag.label or 0)
                 weights = None if task.class_weights is None else task.class_weights[:, label]

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scmil.bags.targets import GradeTarget, LabelsTarget, NumberTarget, SurvivalTarget, Targets
+from scmil.bags.targets import (
+    ClassTarget,
+    CombinedTarget,
+    GradeTarget,
+    LabelsTarget,
+    NumberTarget,
+    SurvivalTarget,
+    Targets,
+)
 from scmil.core.shapes import Numbers
 from scmil.errors import OptionError
 from scmil.stats.bootstrap import MetricEstimate, number_groups
 from scmil.stats.concordance import concordance, concordance_ipcw
+from scmil.stats.metrics import score_all
 from scmil.stats.multilabel import macro_scores, score_multilabel
 from scmil.stats.ordinal import ordinal_intervals, score_ordinal
 from scmil.stats.regression import regression_intervals, score_regression
+from scmil.stats.small_samples import UNKNOWN, metric_intervals
 from scmil.stats.survival import LogRank, log_rank, majority_of_patients
 from scmil.stats.survival_scores import survival_intervals
+
+CLASS_METRICS = ("auc", "balanced_accuracy", "f1", "accuracy")  # of a class among several targets
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,7 @@ class HeldOut:
         risk: Risk of an event, higher for an earlier one; None for other tasks.
         high: Whether the risk is above the median of the training split; None for other tasks.
         times: The times of the survival in `outputs`; empty for Cox and other tasks.
+        parts: Of several targets, the predictions of each; `outputs` then has all of them.
     """
 
     ids: tuple[str, ...]
@@ -37,6 +51,20 @@ class HeldOut:
     risk: Numbers | None = None
     high: NDArray[np.bool_] | None = None
     times: tuple[float, ...] = ()
+    parts: tuple[HeldOut, ...] = ()
+
+    def subset(self, ids: Sequence[str]) -> HeldOut:
+        """The predictions of some of the bags."""
+        position = {bag_id: place for place, bag_id in enumerate(self.ids)}
+        rows = [position[bag_id] for bag_id in ids]
+        return HeldOut(
+            tuple(ids),
+            self.outputs[rows],
+            None if self.risk is None else self.risk[rows],
+            None if self.high is None else self.high[rows],
+            self.times,
+            tuple(part.subset(ids) for part in self.parts),
+        )
 
 
 def join_held_out(parts: Sequence[HeldOut]) -> HeldOut:
@@ -53,7 +81,23 @@ def join_held_out(parts: Sequence[HeldOut]) -> HeldOut:
         None if first.risk is None else np.concatenate([_risk_of_part(part) for part in parts]),
         None if first.high is None else np.concatenate([_high_of_part(part) for part in parts]),
         first.times,
+        tuple(
+            join_held_out([part.parts[number] for part in parts])
+            for number in range(len(first.parts))
+        ),
     )
+
+
+def known_parts(targets: Targets, predictions: HeldOut) -> Iterator[tuple[str, Targets, HeldOut]]:
+    """The name, targets and predictions of each of several targets, of the bags that have it.
+
+    A target that none of the bags has is left out.
+    """
+    assert isinstance(targets.target, CombinedTarget)
+    for number, name in enumerate(targets.target.names):
+        own = targets.part(number)
+        if ids := [bag_id for bag_id in predictions.ids if own.of(bag_id) is not None]:
+            yield name, own, predictions.parts[number].subset(ids)
 
 
 def score_held_out(
@@ -71,16 +115,23 @@ def score_held_out(
             used if there are any.
 
     Returns:
-        The metrics by name; those of several labels are `label: metric`, and `macro: metric`.
+        The metrics by name; those of several labels are `label: metric`, and `macro: metric`, those
+        of several targets `target: metric`.
 
     >>> targets = Targets(NumberTarget(), ("a", "b", "c"), (1.0, 2.0, 3.0), (None,) * 3)
     >>> held_out = HeldOut(("a", "b", "c"), np.array([[1.0], [2.0], [4.0]]))
     >>> score_held_out(targets, held_out)["r2"].value
     0.5
     """
+    target = targets.target
+    if isinstance(target, CombinedTarget):
+        return {
+            f"{name}: {metric}": found
+            for name, own, part in known_parts(targets, predictions)
+            for metric, found in score_held_out(own, part, draws, at).items()
+        }
     values, outputs = targets.array(predictions.ids), predictions.outputs
     patients = patients_of_targets(targets, predictions.ids)
-    target = targets.target
     if isinstance(target, SurvivalTarget):
         by_patient = _survival_of_patients(values, predictions, patients)
         return survival_intervals(
@@ -96,6 +147,8 @@ def score_held_out(
         grades = values[:, 0].astype(int), outputs.argmax(1), len(target.grades)
         scores = score_ordinal(*grades)
         intervals = ordinal_intervals(*grades, patients, draws)
+    elif isinstance(target, ClassTarget):
+        return _score_classes(values[:, 0].astype(int), outputs, patients)
     else:
         return _score_labels(target, values, outputs, patients, draws)
     return {name: MetricEstimate(value, intervals[name]) for name, value in scores.items()}
@@ -110,8 +163,17 @@ def score_fold(targets: Targets, predictions: HeldOut) -> dict[str, float]:
     >>> score_fold(targets, HeldOut(("a", "b", "c"), np.array([[1.0], [2.0], [4.0]])))["r2"]
     0.5
     """
-    values, outputs = targets.array(predictions.ids), predictions.outputs
     target = targets.target
+    if isinstance(target, CombinedTarget):
+        return {
+            f"{name}: {metric}": value
+            for name, own, part in known_parts(targets, predictions)
+            for metric, value in score_fold(own, part).items()
+        }
+    values, outputs = targets.array(predictions.ids), predictions.outputs
+    if isinstance(target, ClassTarget):
+        scores = score_all(values[:, 0].astype(int), outputs)
+        return {name: scores[name] for name in CLASS_METRICS}
     if isinstance(target, SurvivalTarget):
         patients = patients_of_targets(targets, predictions.ids)
         times, events, risk, _ = _survival_of_patients(values, predictions, patients)
@@ -175,6 +237,16 @@ def _risk_of_part(part: HeldOut) -> Numbers:
 def _high_of_part(part: HeldOut) -> NDArray[np.bool_]:
     assert part.high is not None
     return part.high
+
+
+def _score_classes(
+    labels: NDArray[np.int64], outputs: Numbers, patients: list[str | None]
+) -> dict[str, MetricEstimate]:
+    scores = score_all(labels, outputs)
+    if labels.min() == labels.max():
+        return {name: MetricEstimate(math.nan, UNKNOWN) for name in CLASS_METRICS}
+    intervals = metric_intervals(labels, outputs, 0.5, patients)
+    return {name: MetricEstimate(scores[name], intervals[name]) for name in CLASS_METRICS}
 
 
 def _score_labels(

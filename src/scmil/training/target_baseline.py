@@ -1,8 +1,8 @@
 """Linear baselines of tasks other than classes, on the mean and the maximum of each bag.
 
 Ridge regression for numbers and grades, Cox's regression with an l2 penalty for times, and one
-logistic regression for each label. If they are as good as a network, attention adds nothing to the
-average tile.
+logistic regression for each label; each of several targets has its own. If they are as good as a
+network, attention adds nothing to the average tile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ import torch
 
 from scmil.bags.bag import Bag
 from scmil.bags.splits import Split
-from scmil.bags.targets import GradeTarget, LabelsTarget, NumberTarget, Targets
+from scmil.bags.targets import (
+    ClassTarget,
+    CombinedTarget,
+    GradeTarget,
+    LabelsTarget,
+    NumberTarget,
+    Targets,
+)
 from scmil.core.shapes import Numbers
 from scmil.models.target_losses import cox_loss
 from scmil.training.baseline import fit_baseline, mean_and_max
@@ -60,6 +67,14 @@ def baseline_fold(x: Numbers, targets: Targets, ids: Sequence[str], split: Split
         The predictions of the test bags; survival has risks only. The cut-off of the risk is the
         median of the training bags.
     """
+    if isinstance(targets.target, CombinedTarget):
+        parts = []
+        for number in range(len(targets.target.parts)):
+            one = targets.part(number)
+            known = tuple(i for i in split.train if one.of(ids[i]) is not None)
+            parts.append(baseline_fold(x, one, ids, Split(known, split.test)))
+        outputs = np.concatenate([part.outputs for part in parts], axis=1)
+        return HeldOut(parts[0].ids, outputs, parts=tuple(parts))
     train, test = list(split.train), list(split.test)
     mean, scale = x[train].mean(0), x[train].std(0)
     scale[scale == 0] = 1
@@ -81,6 +96,11 @@ def _fit_one(targets: Targets, x: Numbers, values: Numbers, new: Numbers) -> Num
         last = len(target.grades) - 1
         nearest = np.clip(ridge(x, values[:, 0], new).round(), 0, last).astype(int)
         return np.eye(last + 1)[nearest]
+    if isinstance(target, ClassTarget):
+        labels = values[:, 0].astype(int).tolist()
+        if len(set(labels)) == 1:
+            return np.tile(np.eye(len(target.classes))[labels[0]], (len(new), 1))
+        return fit_baseline(x, labels, len(target.classes), LOGISTIC_STRENGTH).predict(new)
     if isinstance(target, LabelsTarget):
         return np.stack([_logistic_label(x, column, new) for column in values.T], axis=1)
     return _cox_risks(x, values, new)[:, None]

@@ -12,13 +12,16 @@ from scmil.bags.audit_targets import check_targets
 from scmil.bags.bag import Bag
 from scmil.bags.scaling import moments
 from scmil.bags.splits import Split, check_split, stratified_folds
+from scmil.bags.target_bags import split_strata
 from scmil.bags.targets import (
+    CombinedTarget,
     NumberTarget,
     SurvivalTarget,
     Targets,
 )
 from scmil.core.shapes import Numbers
 from scmil.errors import OptionError
+from scmil.models.combined_objective import CombinedObjective, target_width
 from scmil.models.model import build_model
 from scmil.models.objectives import (
     CoxObjective,
@@ -78,7 +81,9 @@ def target_folds(targets: Targets, ids: Sequence[str], folds: int, seed: int = 0
     [2, 2, 2]
     """
     values = targets.array(ids)
-    if isinstance(targets.target, SurvivalTarget):
+    if isinstance(targets.target, CombinedTarget):
+        strata = np.array(split_strata(targets, ids), dtype=float)
+    elif isinstance(targets.target, SurvivalTarget):
         strata = values[:, 1]
     elif isinstance(targets.target, NumberTarget):
         strata = (values[:, 0] > np.median(values[:, 0])).astype(float)
@@ -198,13 +203,21 @@ def fold_predictions(
     """
     objective, known, new = part
     tested = tuple(ids[position] for position in split.test)
+    if isinstance(objective, CombinedObjective):
+        found, start = [], 0
+        for own, columns in objective.slices():
+            width = target_width(own)
+            part = own, known[:, columns], new[:, columns]
+            found.append(fold_predictions(part, split, ids, values[:, start : start + width]))
+            start += width
+        return HeldOut(tested, new, parts=tuple(found))
     if isinstance(objective, CoxObjective):
         # Risks are relative to the mean of the training split.
         known, risk = known[:, 0] - known.mean(), new[:, 0] - known.mean()
         return HeldOut(tested, risk[:, None], risk, risk > np.median(known))
     if not isinstance(objective, SurvivalObjective):
         return HeldOut(tested, new)
-    last = float(values[list(split.train), 0].max())
+    last = float(np.nanmax(values[list(split.train), 0]))
     times, grid = score_times(values), _risk_grid(values)
     known_risk, risk = (
         -survival_at(objective.edges, outputs, grid, last).mean(1) for outputs in (known, new)
@@ -237,6 +250,19 @@ def held_out_part(
     train, chosen = outputs[list(split.train)], outputs[list(part)]
     own = Split(split.train, tuple(part))
     found = fold_predictions((objective, train, chosen), own, ids, targets.array(ids))
+    if isinstance(objective, CombinedObjective):
+        slices = list(objective.slices())
+        parts = [
+            _with_model_risk(one, each, train[:, columns], chosen[:, columns])
+            for one, (each, columns) in zip(found.parts, slices, strict=True)
+        ]
+        return replace(found, parts=tuple(parts))
+    return _with_model_risk(found, objective, train, chosen)
+
+
+def _with_model_risk(
+    found: HeldOut, objective: Objective, train: Numbers, chosen: Numbers
+) -> HeldOut:
     if found.risk is None:
         return found
     # All are of one model: the risk is that which `predict` writes, and needs no common scale.
@@ -253,5 +279,19 @@ def score_times(values: Numbers) -> Numbers:
     return np.unique(np.quantile(values[values[:, 1] > 0, 0], HORIZONS))
 
 
+def times_of_scores(targets: Targets) -> list[float]:
+    """The times at which survival is scored, of all bags; empty if nothing is a time to an event.
+
+    >>> times_of_scores(Targets(NumberTarget(), ("a",), (1.0,), (None,)))
+    []
+    """
+    if isinstance(targets.target, CombinedTarget):
+        parts = [targets.part(number) for number in range(len(targets.target.parts))]
+        return [time for part in parts for time in times_of_scores(part)]
+    if not isinstance(targets.target, SurvivalTarget):
+        return []
+    return [float(time) for time in score_times(targets.array(targets.known))]
+
+
 def _risk_grid(values: Numbers) -> Numbers:
-    return np.linspace(0, float(values[:, 0].max()), POINTS + 1)[1:]
+    return np.linspace(0, float(np.nanmax(values[:, 0])), POINTS + 1)[1:]

@@ -11,26 +11,37 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from scmil.bags.bag import Bag
 from scmil.bags.loader import ids_of
-from scmil.bags.targets import GradeTarget, LabelsTarget, NumberTarget, Targets
+from scmil.bags.targets import (
+    ClassTarget,
+    CombinedTarget,
+    GradeTarget,
+    LabelsTarget,
+    NumberTarget,
+    Targets,
+)
+from scmil.core.run_format import MAIN_METRICS
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError, OptionError
 from scmil.models.aggregators import Prediction
+from scmil.models.combined_objective import CombinedObjective
 from scmil.models.model import MILModel
 from scmil.models.objectives import Objective, numbers_of, risk_of
 from scmil.models.streaming import forward_bag, predict_bag
 from scmil.stats.concordance import concordance
+from scmil.stats.metrics import auc
 from scmil.stats.multilabel import macro_scores
 from scmil.stats.ordinal import quadratic_kappa
 from scmil.stats.regression import score_regression
 from scmil.training.checkpoint import TrainingState
 from scmil.training.layer_start import constrained_layers
 from scmil.training.optimisers import clip_each, set_rate
-from scmil.training.randomness import epoch_order, step_seed
+from scmil.training.randomness import epoch_order, seed_generators, step_seed
 from scmil.training.recipes import Recipe
 from scmil.training.steps import apply_to_bag, autocast_to, modules_of
 
@@ -71,7 +82,7 @@ def train_target_epoch(
         seeds = [step_seed(seed, epoch, bag.id) for bag in bags]
         values = _as_tensor(targets.array([bag.id for bag in bags]), model)
         if len(bags) == 1 and objective.risk_set == 1:
-            torch.manual_seed(seeds[0])
+            seed_generators(seeds[0])
             with autocast_to(state.precision, model):
                 loss = model.loss(apply_to_bag(forward_bag, model, bags[0]), values[0])
             loss.backward()
@@ -132,7 +143,7 @@ def _backward_of_set(
 
 
 def _forward_with_seed(state: TrainingState, bag: Bag, seed: int) -> Prediction:
-    torch.manual_seed(seed)
+    seed_generators(seed)
     with autocast_to(state.precision, state.model):
         return apply_to_bag(forward_bag, state.model, bag)
 
@@ -158,7 +169,8 @@ def evaluate_targets(state: TrainingState, valid: Sequence[Bag]) -> None:
 def score_outputs(
     targets: Targets, objective: Objective, values: Numbers, outputs: Numbers
 ) -> float:
-    """The score that chooses an epoch: concordance, R², quadratic kappa or macro AUC.
+    """The score that chooses an epoch: concordance, R², quadratic kappa or macro AUC; of several
+    targets the mean skill, which is 0 by chance and 1 at best.
 
     Args:
         targets: Whose target the values are of.
@@ -170,6 +182,11 @@ def score_outputs(
         The score; NaN if the values do not define it.
     """
     target = targets.target
+    if isinstance(target, CombinedTarget):
+        assert isinstance(objective, CombinedObjective)
+        return _mean_skill(targets, target, objective, values, outputs)
+    if isinstance(target, ClassTarget):
+        return auc(values[:, 0].astype(int), outputs)
     if isinstance(target, NumberTarget):
         return score_regression(values[:, 0], outputs[:, 0])["r2"]
     if isinstance(target, GradeTarget):
@@ -178,6 +195,27 @@ def score_outputs(
     if isinstance(target, LabelsTarget):
         return macro_scores(values, outputs)["auc"]
     return concordance(values[:, 0], values[:, 1], risk_of(objective, outputs))
+
+
+def _mean_skill(
+    targets: Targets,
+    target: CombinedTarget,
+    objective: CombinedObjective,
+    values: Numbers,
+    outputs: Numbers,
+) -> float:
+    """The mean over the parts of (score - chance) / (1 - chance), where it is defined."""
+    skills = []
+    for number, (part, columns) in enumerate(objective.slices()):
+        own = values[:, target.columns[number]]
+        known = ~np.isnan(own).all(1)
+        if not known.any():
+            continue
+        score = score_outputs(targets.part(number), part, own[known], outputs[known, columns])
+        chance = MAIN_METRICS[part.task].chance
+        skills.append((score - chance) / (1 - chance))
+    defined = [skill for skill in skills if skill == skill]
+    return sum(defined) / len(defined) if defined else math.nan
 
 
 def _targets_and_objective(state: TrainingState) -> tuple[Targets, Objective]:

@@ -21,6 +21,7 @@ from scmil.models.objectives import (
     OrdinalObjective,
     SurvivalObjective,
 )
+from scmil.models.target_losses import cumulative_logits
 
 
 def evidence_of(columns: int) -> TileEvidence:
@@ -47,8 +48,16 @@ def test_evidence_for_two_labels_has_a_column_each() -> None:
     assert found.tiles.shape == (3, 2)
 
 
-def test_grades_have_no_evidence() -> None:
-    assert evidence_for_answers(OrdinalObjective(4), evidence_of(3)) is None
+def test_evidence_for_a_grade_moves_all_thresholds() -> None:
+    """It is the contribution to the lowest threshold, with which the others move."""
+    found = evidence_for_answers(OrdinalObjective(4), evidence_of(3))
+    assert found is not None
+    assert found.tiles.tolist() == [[0.0] * 4, [3.0] * 4, [6.0] * 4]
+    assert np.abs(found.errors).max() < 1e-6
+    numbers = torch.tensor([[-1.0, 0.5, 0.2]])
+    more = numbers + torch.tensor([0.7, 0.0, 0.0])
+    moved = cumulative_logits(more) - cumulative_logits(numbers)
+    torch.testing.assert_close(moved, torch.full((1, 3), 0.7))
 
 
 def test_answers_of_a_batch_are_those_of_its_bags() -> None:

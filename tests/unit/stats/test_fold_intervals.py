@@ -8,8 +8,13 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from scmil.stats.fold_intervals import FoldScores, mean_fold_auc, mean_fold_auc_interval
-from scmil.stats.metrics import auc
+from scmil.stats.fold_intervals import (
+    FoldScores,
+    mean_fold_auc,
+    mean_fold_auc_interval,
+    mean_fold_decision_interval,
+)
+from scmil.stats.metrics import auc, score_all
 from scmil.stats.small_samples import metric_intervals
 
 
@@ -99,3 +104,37 @@ def test_several_classes_are_each_against_the_rest() -> None:
     assert low < auc(labels, p) < high
     single = metric_intervals(labels, p, None)["auc"]
     assert (low, high) == pytest.approx(tuple(single), abs=0.02)
+
+
+def decided(generator: np.random.Generator, rates: tuple[float, float]) -> list[FoldScores]:
+    """Five folds of eight patients of each class, of which a share is right."""
+    labels = np.repeat([0, 1], 8)
+    made = []
+    for fold in range(5):
+        right = generator.random(16) < np.array(rates)[labels]
+        p = np.eye(2)[np.where(right, labels, 1 - labels)]
+        made.append(FoldScores(labels, p, [(fold, i) for i in range(16)]))
+    return made
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "f1"])
+@pytest.mark.parametrize("rates", [(0.7, 0.7), (0.9, 0.6), (0.95, 0.95)])
+def test_decisions_of_folds_have_intervals_that_contain_the_true_value(
+    metric: str, rates: tuple[float, float]
+) -> None:
+    generator = np.random.default_rng(0)
+    samples = [decided(generator, rates) for _ in range(400)]
+    values = [np.mean([score_all(f.labels, f.probabilities)[metric] for f in s]) for s in samples]
+    true = float(np.mean(values))
+    limits = [mean_fold_decision_interval(metric, sample) for sample in samples[:200]]
+    covered = np.mean([low <= true <= high for low, high in limits])
+    assert 0.9 <= covered <= 0.99
+    assert all(low <= v <= high for v, (low, high) in zip(values, limits, strict=False))
+
+
+def test_perfect_decisions_have_an_interval_with_a_width() -> None:
+    perfect = decided(np.random.default_rng(0), (1.0, 1.0))
+    for metric in ("balanced_accuracy", "f1"):
+        low, high = mean_fold_decision_interval(metric, perfect)
+        assert high == 1
+        assert 0.85 < low < 0.99

@@ -243,3 +243,12 @@ def test_concordance_intervals_contain_the_true_value(n: int, noise: float) -> N
 def test_invalid_input_is_rejected(call: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         call()
+
+
+def test_a_perfect_mean_auc_has_an_interval_with_a_width() -> None:
+    times = np.arange(1.0, 11.0)
+    scores = survival_intervals(times, np.ones(10), -times, at=[3.5, 5.5, 7.5], draws=50)
+    limits = np.array([scores[f"auc@{point}"].interval for point in (3.5, 5.5, 7.5)])
+    low, high = scores["auc"].interval
+    assert scores["auc"].value == high == 1
+    assert limits[:, 0].min() <= low <= limits[:, 0].max() < 0.9

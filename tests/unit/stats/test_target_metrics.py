@@ -185,3 +185,15 @@ def test_any_statistic_is_resampled_by_patient() -> None:
 def test_invalid_input_is_rejected(call: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         call()
+
+
+def test_perfect_labels_have_macro_intervals_with_a_width() -> None:
+    truth = np.array([[1, 0], [0, 1]] * 5)
+    scores = score_multilabel(["a", "b"], truth, 0.1 + 0.8 * truth, draws=50)
+    for metric in ("auc", "balanced_accuracy", "f1"):
+        low, high = scores.macro_intervals[metric]
+        assert scores.macro[metric] == high == 1
+        assert 0.6 < low < 0.95
+        assert low > scores.labels["a"].intervals[metric].low  # two labels say more than one
+    [alone] = [score_multilabel(["a"], truth[:, :1], 0.1 + 0.8 * truth[:, :1], draws=50)]
+    assert alone.macro_intervals["auc"] == pytest.approx(alone.labels["a"].intervals["auc"])

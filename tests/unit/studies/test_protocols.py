@@ -67,7 +67,8 @@ def test_a_summary_by_hand() -> None:
     assert row["accuracy"] == pytest.approx(0.625)
     assert row["accuracy_sd_repeats"] == pytest.approx(np.std([0.75, 0.5], ddof=1), abs=1e-6)
     assert row["accuracy_sd_folds"] == pytest.approx(np.std([1, 0.5, 0, 1], ddof=1), abs=1e-6)
-    assert row["accuracy_low"] <= 0.625 <= row["accuracy_high"]
+    for metric in ("accuracy", "balanced_accuracy", "f1"):
+        assert row[f"{metric}_low"] <= row[metric] <= row[f"{metric}_high"]
     assert (row["repeats"], row["folds"], row["bags"]) == (2, 2, 4)
     assert set(METRICS) <= set(row)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from target_folder import DATA, write_target_folder
+from target_folder import DATA, HEADER, write_target_folder
 
 from scmil.bags.bag import BagSet
 from scmil.bags.splits import Split
 from scmil.errors import ConfigError
 from scmil.models.aggregators.clam import CLAM
+from scmil.report import write_report
 from scmil.studies.data import inferred_columns
 from scmil.studies.from_settings import build_for_split
 from scmil.studies.plan import Plan, make_plan
@@ -251,3 +252,39 @@ def test_an_inferred_task_is_stated(tmp_path: Path) -> None:
     assert plan.cells[0].settings.data.task == "multilabel"
     notes = inferred_columns(cell.settings.data for cell in plan.cells)
     assert "values.csv: task: 'multilabel'." in notes
+
+
+@pytest.mark.parametrize("mode", ["mean", "max"])
+@pytest.mark.parametrize("task", ["survival", "regression", "ordinal", "multilabel"])
+def test_predictions_of_slides_become_those_of_patients(
+    home: Path, tmp_path: Path, task: str, mode: str
+) -> None:
+    slides, patients = tmp_path / "slides", tmp_path / "patients"
+    assert run(plan_of(home, task), slides, jobs=1).failed == {}
+    assert run(plan_of(home, task, data={"patient": mode}), patients, jobs=1).failed == {}
+    for row in read(patients / "results.csv"):
+        path = Path("cells") / row["cell"] / "predictions.csv"
+        [other] = [own for own in read(slides / "results.csv") if own["arm"] == row["arm"]]
+        by_slide = read(slides / "cells" / other["cell"] / "predictions.csv")
+        found = read(patients / path)
+        assert (row["bags"], row["patients"], len(found)) == ("16", "16", 16)
+        column = {"survival": "risk", "regression": "predicted", "multilabel": "p_high"}.get(task)
+        for patient in found if column else []:
+            own = [float(r[column]) for r in by_slide if r["patient"] == patient["bag"]]
+            expected = max(own) if mode == "max" else np.mean(own)
+            assert float(patient[column]) == pytest.approx(expected, rel=1e-6)
+    words = {"mean": "with the mean of the predictions", "max": "with the largest prediction"}
+    report = write_report(patients, ["md"])[0].read_text()
+    assert words[mode] in report
+    assert "16 patients" in report
+
+
+def test_patients_with_different_values_cannot_count_once(tmp_path: Path) -> None:
+    home = write_target_folder(tmp_path, n=32, slides=2)
+    lines = (home / "values.csv").read_text().splitlines()
+    cells = lines[1].split(",")
+    cells[HEADER.index("number")] = "0.987"
+    (home / "values.csv").write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
+    outcome = run(plan_of(home, "regression", data={"patient": "max"}), tmp_path / "out", jobs=1)
+    assert all("cannot be counted as one" in cause for cause in outcome.failed.values())
+    assert outcome.failed

@@ -132,13 +132,8 @@ def test_tiles_are_scored_by_the_answers_of_the_task(home: Path, task: str) -> N
     study = json.loads((home / task / "study.json").read_text())
     assert list(scores.classes) == study["classes"]
     assert scores.of(f"probability:{study['classes'][0]}").shape == (20,)
-    if task == "ordinal":
-        assert scores.evidence is None
-        with pytest.raises(OptionError, match="evidence is not available for grades"):
-            studies.score_folder(home / task, bags, evidence=True)
-    else:
-        assert scores.evidence is not None
-        assert np.abs(scores.evidence.errors).max() < 1e-4
+    assert scores.evidence is not None
+    assert np.abs(scores.evidence.errors).max() < 1e-4
 
 
 def test_class_weights_and_losses_of_other_tasks_are_rejected(home: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from scmil import Bag, Recipe, build_model, fit
-from scmil.training.randomness import epoch_order, step_seed
+from scmil.training.randomness import epoch_order, own_randomness, seed_generators, step_seed
 
 
 def test_the_order_of_an_epoch_does_not_depend_on_other_bags() -> None:
@@ -59,3 +59,12 @@ def test_dropout_depends_on_seed_epoch_and_bag_only() -> None:
     assert torch.equal(alone, beside)
     assert not torch.equal(alone[0], alone[1])
     assert not torch.equal(alone, otherwise)
+
+
+def test_seeded_generators_give_the_numbers_of_manual_seed() -> None:
+    with own_randomness():
+        torch.manual_seed(123)
+        expected = torch.rand(5)
+        torch.rand(3)
+        seed_generators(123)
+        assert torch.equal(torch.rand(5), expected)

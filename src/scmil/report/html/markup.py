@@ -42,13 +42,13 @@ def join(*children: str | None) -> Markup:
 def format_number(value: float | None, digits: int = 3) -> str:
     """Three decimals, or a dash if there is no number.
 
-    >>> format_number(0.9), format_number(float("nan"))
-    ('0.900', '–')
+    >>> format_number(0.9), format_number(float("nan")), format_number(-0.0001)
+    ('0.900', '–', '0.000')
     """
     return (
         ABSENT
         if value is None or not math.isfinite(value)
-        else f"{value:.{digits}f}".replace("-", MINUS)
+        else f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)  # no minus zero
     )
 
 

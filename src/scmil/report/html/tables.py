@@ -25,7 +25,7 @@ from scmil.report.html.markup import (
 )
 from scmil.report.run import METRIC_NAMES, TUNED, Cost, Key, Run
 from scmil.report.tables import WARNING, TableEntry, caption, main_table, spread
-from scmil.stats.fold_intervals import FOLD_METHODS
+from scmil.stats.fold_intervals import DECISION_METHODS, FOLD_METHODS
 
 SPACE = "\N{NO-BREAK SPACE}"  # in headings that must not be wrapped here
 DATASET = f"Data{SPACE}set"
@@ -80,7 +80,10 @@ def results(run: Run) -> Markup | None:
     """The main tables, one per selection protocol, with a menu of metrics."""
     if not run.results:
         return None
-    intervals = f"Small numbers are 95 % intervals, where there is one: {FOLD_METHODS}."
+    further = (each.metrics.get("balanced_accuracy") for each in run.results.values())
+    decided = any(found is not None and math.isfinite(found.low) for found in further)
+    methods = f"{FOLD_METHODS}; {DECISION_METHODS}" if decided else FOLD_METHODS
+    intervals = f"Small numbers are 95 % intervals, where there is one: {methods}."
     note = (
         "Below each result, in grey: the published result and the difference of ours to it. "
         f"{run.published_note}"
