@@ -22,20 +22,12 @@ from scmil.cli.options import (
     device_of,
 )
 from scmil.cli.output import say_failed, say_json, shown, three_decimals
-from scmil.cli.panels import group_options
+from scmil.cli.panels import LOCATE_PANELS, group_options
 from scmil.cli.progress import progress_bars
 
 
 @app.command("locate", rich_help_panel=VISUALISATION)
-@group_options(
-    {
-        "Scores and detections": ("score", "rule", "radius_um", "smooth_um", "least"),
-        "Annotations and slides": (
-            *("group", "part", "exclude", "mpp", "tile_share", "labels", "missing"),
-            *("key", "format_name"),
-        ),
-    }
-)
+@group_options(LOCATE_PANELS)
 def locate_(
     model: Model,
     bags: BagsWithCoordinates,

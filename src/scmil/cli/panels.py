@@ -9,9 +9,50 @@ from typing import Annotated, Any, get_args
 
 from typer.models import ParameterInfo
 
+Panels = Mapping[str, Sequence[str]]
+_INPUTS: Panels = {
+    "What is predicted": ("label", "task", "time", "event", "event_value", "grades", "loss"),
+    "Files and labels": ("key", "format_name", "missing", "drop_unlabelled", "data"),
+    "Patients and sites": ("patient", "site"),
+    "Features": ("standardise",),
+}
+TRAIN_PANELS: Panels = {
+    "Model and training": (
+        *("aggregator", "sparse_coding", "recipe", "epochs", "patience", "class_weights"),
+        *("precision", "device", "seed"),
+    ),
+    "Evaluation": ("valid", "test", "folds", "repeats", "keep_folds", "calibrate"),
+    **_INPUTS,
+}
+COMPARE_PANELS: Panels = {
+    "Methods and training": ("aggregator", "refine", "recipe", "epochs", "seed"),
+    "Evaluation": ("folds", "repeats", "selection"),
+    **_INPUTS,
+}
+TILE_OPTIONS = (
+    *("size", "mpp", "mag", "overlap", "min_tissue", "preset", "pen", "mpp_of", "override_mpp"),
+)
+_CLUSTER: Panels = {"Several computers": ("shard", "on", "task_cpus", "task_gpus")}
+TILE_PANELS: Panels = {"Tiles": (*TILE_OPTIONS, "rule"), **_CLUSTER}
+ENCODE_PANELS: Panels = {
+    "Encoder": (
+        *("encoder", "weights", "random", "offline", "two_scales", "precision", "dtype"),
+        *("batch", "workers", "device", "devices"),
+    ),
+    "Tiles": TILE_OPTIONS,
+    **_CLUSTER,
+}
+LOCATE_PANELS: Panels = {
+    "Scores and detections": ("score", "rule", "radius_um", "smooth_um", "least"),
+    "Annotations and slides": (
+        *("group", "part", "exclude", "mpp", "tile_share", "labels", "missing"),
+        *("key", "format_name"),
+    ),
+}
+
 
 def group_options(
-    panels: Mapping[str, Sequence[str]],
+    panels: Panels,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Show the options of a command in named panels of its help, below the panel of the others.
 

@@ -28,7 +28,7 @@ from scmil.cli.options import (
     parse_number,
 )
 from scmil.cli.output import say, say_failed, say_json
-from scmil.cli.panels import group_options
+from scmil.cli.panels import ENCODE_PANELS, TILE_OPTIONS, TILE_PANELS, group_options
 from scmil.cli.progress import slide_progress
 
 if TYPE_CHECKING:
@@ -62,16 +62,12 @@ Preset = Annotated[
     ),
 ]
 Pen = Annotated[bool, typer.Option("--pen/--no-pen", help="Exclude marker ink from the tissue.")]
-TILE_OPTIONS = (
-    *("size", "mpp", "mag", "overlap", "min_tissue", "preset", "pen", "mpp_of", "override_mpp"),
-)
 # Options of encode that apply only while slides are tiled.
 TILING_OPTIONS = (*TILE_OPTIONS, "out")
-CLUSTER_OPTIONS = ("shard", "on", "task_cpus", "task_gpus")
 
 
 @app.command("tile", rich_help_panel=SLIDES)
-@group_options({"Tiles": (*TILE_OPTIONS, "rule"), "Several computers": CLUSTER_OPTIONS})
+@group_options(TILE_PANELS)
 def tile_(
     slides: Slides,
     out: Annotated[Path, typer.Option(help="Output folder (work folder).")],
@@ -124,16 +120,7 @@ def tile_(
 
 
 @app.command("encode", rich_help_panel=SLIDES)
-@group_options(
-    {
-        "Encoder": (
-            *("encoder", "weights", "random", "offline", "two_scales", "precision", "dtype"),
-            *("batch", "workers", "device", "devices"),
-        ),
-        "Tiles": TILE_OPTIONS,
-        "Several computers": CLUSTER_OPTIONS,
-    }
-)
+@group_options(ENCODE_PANELS)
 def encode_(
     context: typer.Context,
     folder: Annotated[

@@ -30,7 +30,7 @@ from scmil.cli.options import (
     with_options_of,
 )
 from scmil.cli.output import say, say_json, say_notes, three_decimals
-from scmil.cli.panels import group_options
+from scmil.cli.panels import COMPARE_PANELS, TRAIN_PANELS, group_options
 from scmil.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -82,15 +82,6 @@ class TrainingInputs(NamedTuple):
     loss: str | None = None
 
 
-# Panels of the help of train and compare.
-INPUT_PANELS = {
-    "What is predicted": ("label", "task", "time", "event", "event_value", "grades", "loss"),
-    "Files and labels": ("key", "format_name", "missing", "drop_unlabelled", "data"),
-    "Patients and sites": ("patient", "site"),
-    "Features": ("standardise",),
-}
-
-
 @with_options_of(read_task)
 def open_inputs(
     chosen: TaskChoice,
@@ -129,16 +120,7 @@ def open_inputs(
 
 
 @app.command("train", rich_help_panel=TRAINING)
-@group_options(
-    {
-        "Model and training": (
-            *("aggregator", "sparse_coding", "recipe", "epochs", "patience", "class_weights"),
-            *("precision", "device", "seed"),
-        ),
-        "Evaluation": ("valid", "test", "folds", "repeats", "keep_folds", "calibrate"),
-    }
-    | INPUT_PANELS
-)
+@group_options(TRAIN_PANELS)
 @with_options_of(open_inputs)
 def train_(
     inputs: TrainingInputs,
@@ -275,13 +257,7 @@ def train_(
 
 
 @app.command("compare", rich_help_panel=TRAINING)
-@group_options(
-    {
-        "Methods and training": ("aggregator", "refine", "recipe", "epochs", "seed"),
-        "Evaluation": ("folds", "repeats", "selection"),
-    }
-    | INPUT_PANELS
-)
+@group_options(COMPARE_PANELS)
 @with_options_of(open_inputs)
 def compare_(
     inputs: TrainingInputs,
