@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_card import TINY_CARD
 from typer.testing import CliRunner, Result
 
 from scmil.bags.hdf5 import read_bag
@@ -17,27 +18,7 @@ from scmil.errors import OptionError, UnknownNameError, WeightsError
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("shapely")
-OWN = """
-summary = "A tiny network"
-builder = "timm"
-architecture = "vit_tiny_patch16_224"
-parameters = 93840
-[arguments]
-img_size = 32
-embed_dim = 48
-depth = 2
-num_heads = 2
-[input]
-tile_px = 64
-mpp = [1.0]
-resize_px = 32
-[output]
-width = 48
-pool = "cls"
-prefix_tokens = 1
-[weights]
-file = "own.pth"
-hint = "Ask us"
+OWN = f"""{TINY_CARD}hint = "Ask us"
 [licence]
 name = "MIT"
 commercial = true

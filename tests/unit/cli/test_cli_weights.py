@@ -13,33 +13,13 @@ import torch
 from command import SCMIL, scmil
 from hub_server import hub_server
 from safetensors.torch import save_file
+from tiny_card import TINY_CARD
 from torch import Tensor
 
 from scmil.encoding.encoders import check
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("shapely")
-OWN = """
-summary = "A tiny network"
-builder = "timm"
-architecture = "vit_tiny_patch16_224"
-parameters = 93840
-[arguments]
-img_size = 32
-embed_dim = 48
-depth = 2
-num_heads = 2
-[input]
-tile_px = 64
-mpp = [1.0]
-resize_px = 32
-[output]
-width = 48
-pool = "cls"
-prefix_tokens = 1
-[weights]
-file = "own.pth"
-"""
 State = dict[str, Tensor]
 
 
@@ -53,7 +33,7 @@ def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def own_card(folder: Path, *lines: str) -> Path:
     path = folder / "own.toml"
-    path.write_text(OWN + "\n".join(lines))
+    path.write_text(TINY_CARD + "\n".join(lines))
     return path
 
 

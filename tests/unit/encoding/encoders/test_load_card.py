@@ -14,6 +14,7 @@ import pytest
 import torch
 from hub_server import Files, hub_server
 from safetensors.torch import save_file
+from tiny_card import TINY_CARD
 from torch import Tensor
 
 from scmil.core.fingerprint import sha256_of_file
@@ -25,27 +26,7 @@ from scmil.encoding.encoders.load_card import load_card, load_network
 from scmil.encoding.encoders.optimise import synthetic_tiles
 from scmil.errors import MissingExtraError, WeightsError
 
-OWN = """
-summary = "A small network of ours"
-builder = "timm"
-architecture = "vit_tiny_patch16_224"
-parameters = 93840
-[arguments]
-img_size = 32
-embed_dim = 48
-depth = 2
-num_heads = 2
-[input]
-tile_px = 32
-mpp = [0.5, 0.25]
-resize_px = 32
-[output]
-width = 48
-pool = "cls"
-prefix_tokens = 1
-[weights]
-file = "own.pth"
-"""
+OWN = TINY_CARD.replace("tile_px = 64", "tile_px = 32").replace("[1.0]", "[0.5, 0.25]")
 
 
 @pytest.fixture(autouse=True)
