@@ -8,7 +8,7 @@ aggregators learn a single score for two classes, which is that difference.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from scmil.core.limits import problem
 from scmil.core.shapes import Float, Numbers
-from scmil.errors import DataError, OptionError
+from scmil.errors import OptionError
 from scmil.models.combined_objective import ClassObjective, CombinedObjective
+from scmil.models.survival_bins import MOST_NUMBERS
 from scmil.models.target_losses import (
     cox_loss,
     cumulative_logits,
@@ -29,8 +30,6 @@ from scmil.models.target_losses import (
     grade_log_probabilities,
 )
 
-DEFAULT_BINS = 4
-MOST_NUMBERS = 1000
 REGRESSION_LOSSES = ("huber", "squared")
 
 
@@ -330,71 +329,6 @@ def objective_from_json(content: Mapping[str, Any]) -> Objective:
         return OBJECTIVES[name](*parts, **plain)
     except TypeError as error:
         raise OptionError(f"objective {name!r}: {error}.") from None
-
-
-def survival_edges(times: ArrayLike, events: ArrayLike, bins: int = DEFAULT_BINS) -> Numbers:
-    """Ends of all bins but the last: quantiles of the times of events.
-
-    Args:
-        times: Follow-up times of the training split.
-        events: 1 for an event, 0 for a censored time.
-        bins: Number of bins; fewer are made if event times are tied.
-
-    Returns:
-        Ascending times; at least one.
-
-    Raises:
-        DataError: If there is no event.
-        OptionError: If there are fewer than two bins.
-
-    >>> survival_edges([1, 2, 3, 4, 9], [1, 1, 1, 1, 0], bins=2).tolist()
-    [2.5]
-    """
-    if not 2 <= bins <= MOST_NUMBERS:
-        raise OptionError(f"bins = {bins}: 2 to {MOST_NUMBERS} are expected.")
-    observed = np.asarray(times, dtype=float)[np.asarray(events, dtype=bool)]
-    if not len(observed):
-        raise DataError("the training split has no events, so there are no times for bins.")
-    return np.unique(np.quantile(observed, np.linspace(0, 1, bins + 1)[1:-1]))
-
-
-def bin_ends(edges: Sequence[float], last: float | None = None) -> Numbers:
-    """The end of every bin.
-
-    Args:
-        edges: Ends of all bins but the last.
-        last: End of the last bin; None continues it as long as the one before.
-
-    >>> bin_ends([2.0, 5.0]).tolist(), bin_ends([2.0], 9.0).tolist()
-    ([2.0, 5.0, 8.0], [2.0, 9.0])
-    """
-    before = edges[-2] if len(edges) > 1 else 0.0
-    own = last if last is not None and last > edges[-1] else 2 * edges[-1] - before
-    return np.array([*edges, own])
-
-
-def survival_at(
-    edges: Sequence[float], survival: ArrayLike, times: ArrayLike, last: float | None = None
-) -> Numbers:
-    """Survival at any time from that at the ends of the bins, with a constant hazard in each bin.
-
-    Args:
-        edges: Ends of all bins but the last.
-        survival: Probability of no event through each bin (n, bins).
-        times: Times (k,).
-        last: End of the last bin; None continues it as long as the one before.
-
-    Returns:
-        Survival (n, k), which falls with time.
-
-    >>> survival_at([2.0], [[0.5, 0.25]], [0.0, 1.0, 2.0, 4.0]).round(3).tolist()
-    [[1.0, 0.707, 0.5, 0.25]]
-    """
-    ends = np.array([0.0, *bin_ends(edges, last)])
-    log = np.log(np.clip(np.asarray(survival, dtype=float), 1e-12, 1.0))
-    log = np.concatenate([np.zeros((len(log), 1)), log], axis=1)
-    points = np.atleast_1d(np.asarray(times, dtype=float))
-    return np.exp(np.stack([np.interp(points, ends, row) for row in log]))
 
 
 def risk_of(objective: Objective, outputs: ArrayLike) -> Numbers:

@@ -26,13 +26,8 @@ from scmil.core.shapes import Numbers
 from scmil.core.tables import write_json
 from scmil.errors import DataError, ModelFileError, OptionError
 from scmil.models.answers import answers_of
-from scmil.models.objectives import (
-    CoxObjective,
-    Objective,
-    SurvivalObjective,
-    bin_ends,
-    survival_at,
-)
+from scmil.models.objectives import CoxObjective, Objective, SurvivalObjective
+from scmil.models.survival_bins import bin_ends, survival_at
 from scmil.studies.model_folder import Page, check_scaling, check_study, read_page
 from scmil.studies.temperature import tempered
 

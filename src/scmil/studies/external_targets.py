@@ -82,7 +82,8 @@ def _held_out(
     cut_off: float | None,
     internal: Page | None,
 ) -> HeldOut:
-    from scmil.models.objectives import SurvivalObjective, risk_of, survival_at
+    from scmil.models.objectives import SurvivalObjective, risk_of
+    from scmil.models.survival_bins import survival_at
     from scmil.training.held_out import HeldOut
 
     if objective.task != "survival":

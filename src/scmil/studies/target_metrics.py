@@ -21,7 +21,8 @@ from scmil.bags.targets import (
 from scmil.core.shapes import Numbers
 from scmil.models.answers import answer_names, answers_of, predicted_text, predicted_texts
 from scmil.models.combined_objective import CombinedObjective
-from scmil.models.objectives import Objective, SurvivalObjective, survival_at
+from scmil.models.objectives import Objective, SurvivalObjective
+from scmil.models.survival_bins import survival_at
 from scmil.report.combined_run import describe_intervals, main_metrics
 from scmil.studies.model_folder import Page
 from scmil.studies.model_metrics import estimate_json, plain_number

@@ -15,7 +15,6 @@ from scmil.core.extras import import_extra
 from scmil.errors import DataError, OptionError
 from scmil.models.objective_start import start_at_frequencies
 from scmil.models.objectives import (
-    DEFAULT_BINS,
     CoxObjective,
     Objective,
     RegressionObjective,
@@ -23,9 +22,8 @@ from scmil.models.objectives import (
     model_outputs,
     objective_json,
     risk_of,
-    survival_at,
-    survival_edges,
 )
+from scmil.models.survival_bins import DEFAULT_BINS, survival_at, survival_edges
 from scmil.stats.concordance import concordance
 from scmil.training.bag_estimator import BagEstimator, Bags, as_bags
 from scmil.training.fitting import fit, predict

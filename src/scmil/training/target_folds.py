@@ -30,8 +30,8 @@ from scmil.models.objectives import (
     model_outputs,
     objective_json,
     risk_of,
-    survival_at,
 )
+from scmil.models.survival_bins import survival_at
 from scmil.stats.bootstrap import number_groups
 from scmil.training.fitting import fit, predict
 from scmil.training.held_out import (

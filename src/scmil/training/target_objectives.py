@@ -25,8 +25,8 @@ from scmil.models.objectives import (
     OrdinalObjective,
     RegressionObjective,
     SurvivalObjective,
-    survival_edges,
 )
+from scmil.models.survival_bins import survival_edges
 
 LOSSES = {
     "survival": ("discrete", "cox"),

@@ -12,7 +12,7 @@ from survival_golden import EVENT, RISK, TIME, column, read_rows, values_of
 from torch import nn
 
 import scmil
-from scmil.errors import DataError, OptionError
+from scmil.errors import OptionError
 from scmil.models import aggregators
 from scmil.models.objectives import (
     CoxObjective,
@@ -26,8 +26,6 @@ from scmil.models.objectives import (
     objective_from_json,
     objective_json,
     risk_of,
-    survival_at,
-    survival_edges,
 )
 from scmil.models.target_losses import (
     cox_loss,
@@ -242,23 +240,7 @@ def test_one_or_two_numbers_are_differences_of_outputs() -> None:
     assert numbers_of(MultilabelObjective(4), logits) is logits
 
 
-def test_edges_are_quantiles_of_the_events_only() -> None:
-    edges = survival_edges([1, 2, 3, 4, 100, 200], [1, 1, 1, 1, 0, 0], bins=4)
-    assert edges.tolist() == [1.75, 2.5, 3.25]
-    assert survival_edges([5, 5, 5], [1, 1, 1]).tolist() == [5.0]
-    with pytest.raises(DataError, match="no events"):
-        survival_edges([1, 2], [0, 0])
-    with pytest.raises(OptionError, match="bins = 1"):
-        survival_edges([1, 2], [1, 1], bins=1)
-
-
-def test_survival_between_the_bins_falls_from_one() -> None:
-    times = np.linspace(0, 12, 25)
-    curve = survival_at([2.0, 6.0], [[0.8, 0.5, 0.1]], times, last=12.0)[0]
-    assert curve[0] == 1.0
-    assert (np.diff(curve) < 0).all()
-    assert curve[times.searchsorted(6.0)] == pytest.approx(0.5)
-    assert curve[-1] == pytest.approx(0.1)
+def test_the_risk_of_cox_is_its_number() -> None:
     assert risk_of(CoxObjective(), [[0.3], [0.1]]).tolist() == [0.3, 0.1]
 
 

@@ -185,7 +185,7 @@ def test_an_ensemble_predicts_the_mean_and_the_spread_of_its_models(
     alone = []
     for member in predictor.members:
         if task == "survival":  # on the bins of the model of all slides
-            from scmil.models.objectives import bin_ends, survival_at
+            from scmil.models.survival_bins import bin_ends, survival_at
             from scmil.training.fitting import predict
 
             own, common = member.model.objective, predictor.objective

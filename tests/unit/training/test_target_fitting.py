@@ -29,8 +29,8 @@ from scmil.models.objectives import (
     SurvivalObjective,
     model_outputs,
     objective_json,
-    survival_edges,
 )
+from scmil.models.survival_bins import survival_edges
 from scmil.training.checkpoint import TrainingState
 from scmil.training.folds import fit_folds
 from scmil.training.recipes import Recipe
