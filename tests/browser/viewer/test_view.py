@@ -175,5 +175,8 @@ def test_the_spread_is_coloured_by_value_from_zero(
         caption = page.locator("figcaption").first.inner_text()
         assert "standard deviation over 3 models" in caption
         assert page.locator("#scale").is_disabled()
-        save_screenshot(page, "spread")
+        assert page.locator("#scale").input_value() == "value"
+        page.locator("#kind").select_option("attention")
+        page.wait_for_function("() => scmil.panes[0].scale?.kind === 'attention'")
+        assert page.locator("#scale").input_value() == "rank"
         page.close()

@@ -74,6 +74,7 @@ function showKind() {
   byId("atom-field").hidden = atom === null;
   if (atom !== null) byId("atom").value = atom;
   byId("scale").disabled = isByValue(settings.kind);
+  byId("scale").value = isByValue(settings.kind) ? "value" : settings.colourBy;
 }
 
 function showFacts() {

@@ -88,6 +88,6 @@ export function nameOfKind(kind) {
   if (name === "probability") return `probability of ${detail}`;
   if (name === "evidence") return `evidence for ${detail} (contribution to its logit)`;
   if (name === "atom") return `atom ${detail}`;
-  if (name === "spread") return `spread of ${nameOfKind(detail).replace(/ \(.*/, "")} (over models)`;
+  if (name === "spread") return `spread of ${nameOfKind(detail).replace(/ \(.*/, "")}`;
   return NAMES[kind] ?? kind;
 }
