@@ -54,7 +54,7 @@ from scmil.models.streaming import call_model, predict_bag
 RESULTS = Path(__file__).parent / "results" / "aggregators.json"
 DIM, ATOMS = 1024, 256
 KINDS = ("ours", "with SC", "floor", "torchmil")
-OWN_KINDS = ("ours", "prediction")
+MEMORY, FIRST_STEP = "MiB", "milliseconds of the first step"
 SIZES = (100, 1000)
 # torchmil's CLAM has no dropout, so ours is measured without it too.
 OPTIONS: dict[str, dict[str, Any]] = {"clam-sb": {"dropout": 0.0}}
@@ -246,7 +246,8 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=5.0, help="seconds of a step")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-memory", action="store_true")
-    parser.add_argument("--only-memory", action="store_true", help="of ours, without times")
+    parser.add_argument("--only-memory", action="store_true", help="without times")
+    parser.add_argument("--kinds", default="ours,prediction", help="with --only-memory")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -258,16 +259,16 @@ def main() -> None:
     found = json.loads(options.out.read_text())["cases"] if options.out.exists() else {}
     for n in map(int, options.sizes.split(",")):
         for name in options.names.split(","):
-            row = {"load before": round(os.getloadavg()[0], 1), "threads": options.threads}
+            row: dict[str, Any] = {} if not options.only_memory else found.get(f"{name}, {n}", {})
+            row |= {"load before": round(os.getloadavg()[0], 1), "threads": options.threads}
             if not options.only_memory:
                 row |= measure(name, n, options.rounds, options.most)
             if not options.no_memory:
-                kinds = OWN_KINDS if options.only_memory else ("ours", "with SC", "torchmil")
-                first = measure_memory(name, n, options.threads, kinds)
-                row["MiB"] = {kind: known(size) for kind, (_, size) in first.items()}
-                row["milliseconds of the first step"] = {
-                    kind: known(1e3 * taken) for kind, (taken, _) in first.items()
-                }
+                kinds = options.kinds if options.only_memory else "ours,with SC,torchmil"
+                first = measure_memory(name, n, options.threads, tuple(kinds.split(",")))
+                for words, place, factor in ((MEMORY, 1, 1.0), (FIRST_STEP, 0, 1e3)):
+                    values = {kind: known(factor * pair[place]) for kind, pair in first.items()}
+                    row[words] = row.get(words, {}) | values
             found[f"{name}, {n}"] = row
             print(f"{name}, {n}: {row}", flush=True)
             content = {

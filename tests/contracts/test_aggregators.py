@@ -71,6 +71,10 @@ def test_the_seventeen_of_the_paper_are_there() -> None:
     assert paper.split() == [name for name in NAMES if name in paper.split()]
 
 
+def test_there_are_at_least_28() -> None:
+    assert len(NAMES) >= 28
+
+
 @every_name
 def test_it_declares_itself(name: str) -> None:
     factory = aggregators.entry(name).factory

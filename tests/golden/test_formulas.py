@@ -7,7 +7,7 @@ and to 1e-5 in single precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
@@ -34,7 +34,12 @@ def linear(w: Weights, name: str, row: Tensor) -> Tensor:
 def softmax(scores: list[Tensor]) -> list[Tensor]:
     """The softmax of a list of numbers."""
     exponentials = [torch.exp(score - torch.stack(scores).max().detach()) for score in scores]
-    return [each / sum(exponentials) for each in exponentials]
+    return [each / torch.stack(exponentials).sum() for each in exponentials]
+
+
+def mean_of(rows: Sequence[Tensor]) -> Tensor:
+    """The mean of rows."""
+    return torch.stack(list(rows)).sum(0) / len(rows)
 
 
 def weighted(weights: list[Tensor], rows: list[Tensor]) -> Tensor:
@@ -43,12 +48,12 @@ def weighted(weights: list[Tensor], rows: list[Tensor]) -> Tensor:
 
 
 def mean_pooling(w: Weights, h: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    return linear(w, "classifier", sum(h) / len(h)), h.new_full((len(h),), 1 / len(h))
+    return linear(w, "classifier", mean_of(list(h))), h.new_full((len(h),), 1 / len(h))
 
 
 def max_pooling(w: Weights, h: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """The attention is the share of the dimensions that an instance has the maximum of."""
-    largest = torch.stack([max(h[:, j]) for j in range(h.shape[1])])
+    largest = torch.stack([h[:, j].max() for j in range(h.shape[1])])
     wins = [[float(h[i, j] == largest[j]) for j in range(h.shape[1])] for i in range(len(h))]
     ties = [sum(column) for column in zip(*wins, strict=True)]
     shares = [sum(win / tie for win, tie in zip(row, ties, strict=True)) for row in wins]
@@ -108,14 +113,14 @@ def graph(w: Weights, h: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Tu et al. (2019): GraphSAGE over similar instances, pooled into four soft clusters."""
     z, S = [], []
     for i, near in enumerate(neighbours(h)):
-        mean = sum(h[j] for j in near) / len(near) if near else torch.zeros_like(h[0])
+        mean = mean_of([h[j] for j in near]) if near else torch.zeros_like(h[0])
         both = torch.cat([h[i], mean])
         z.append(torch.relu(linear(w, "embed", both)))
         S.append(torch.stack(softmax(list(linear(w, "assign", both)))))
     nodes = []
     for k in range(4):
-        share = sum(row[k] for row in S) / len(h)
-        nodes.append(weighted([row[k] for row in S], z) / (len(h) * max(share, 0 * share + 0.01)))
+        share = mean_of([row[k] for row in S]).clamp(min=0.01)
+        nodes.append(weighted([row[k] for row in S], z) / (len(h) * share))
     hidden = torch.relu(linear(w, "classifier.0", torch.cat(nodes)))
     norms = torch.stack([row.norm() * each.norm() for row, each in zip(S, z, strict=True)])
     return linear(w, "classifier.2", hidden), norms / norms.sum()
@@ -136,7 +141,7 @@ def asymmetric_non_local(w: Weights, h: Tensor, classes: int) -> tuple[Tensor, T
         for number in range(count):
             first, last = number * len(h) // count, -(-(number + 1) * len(h) // count)
             parts.append([order[i] for i in range(first, last)])
-    pooled = [[sum(rows[i] for i in part) / len(part) for part in parts] for rows in (keys, values)]
+    pooled = [[mean_of([rows[i] for i in part]) for part in parts] for rows in (keys, values)]
     shares = [[(i in part) / len(part) for i in range(len(h))] for part in parts]
     return _non_local(w, h, *pooled, torch.tensor(shares, dtype=h.dtype))
 
@@ -151,7 +156,7 @@ def _non_local(
         a = softmax([query @ key for key in keys])
         rows.append(row + linear(w, "W", weighted(a, values)))
         attention.append(torch.stack(a) @ shares)
-    return linear(w, "classifier", sum(rows) / len(h)), sum(attention) / len(h)
+    return linear(w, "classifier", mean_of(rows)), mean_of(attention)
 
 
 FORMULAS: dict[str, Formula] = {

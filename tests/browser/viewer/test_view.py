@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("openslide", reason="openslide is not installed")
 from PIL import Image
-from viewer_case import ATOMS, PLACES, SIDE, running, scored
+from viewer_case import ATOMS, PLACES, SIDE, running, scored, write_model
 from viewer_page import (
     bounds,
     click_tile,
@@ -154,3 +154,29 @@ def test_evidence_is_orange_above_zero_and_blue_below(page: Any) -> None:
     assert (ramp[0], ramp[-1]) == ("rgb(20,70,140)", "rgb(165,75,0)")
     assert "completeness error" in page.locator("figcaption").first.inner_text()
     assert page.locator("#scale").is_disabled()
+
+
+def test_the_spread_is_coloured_by_value_from_zero(
+    browser: Any, home: Path, tmp_path: Path
+) -> None:
+    fold = write_model(tmp_path / "fold", ["one", "two"], sparse=False)
+    library = Library([home / "sc"], home / "slides", also=[home / "plain", fold])
+    with running(library) as server:
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.set_default_timeout(60_000)
+        page.goto(server.address)
+        wait_for_page(page, "one")
+        page.locator("#kind").select_option("spread:attention")
+        page.wait_for_function("() => scmil.panes[0].scale?.kind === 'spread:attention'")
+        values = library.values(0, 0, "spread:attention")
+        shares = page.evaluate("() => [...scmil.panes[0].scale.shares]")
+        assert shares == pytest.approx((values / values.max()).tolist(), abs=1e-5)
+        assert page.evaluate("() => scmil.panes[0].scale.ticks[0][1]") == 0
+        caption = page.locator("figcaption").first.inner_text()
+        assert "standard deviation over 3 models" in caption
+        assert page.locator("#scale").is_disabled()
+        assert page.locator("#scale").input_value() == "value"
+        page.locator("#kind").select_option("attention")
+        page.wait_for_function("() => scmil.panes[0].scale?.kind === 'attention'")
+        assert page.locator("#scale").input_value() == "rank"
+        page.close()

@@ -176,11 +176,11 @@ class Library:
         return spread_of([scores, *self._read_others(slide)], kind.removeprefix(PREFIX))
 
     def tiles(self, model: int, slide: int) -> dict[str, Any]:
-        """Positions of the tiles of a slide, names of their scores, number of atoms, and sums of
-        the evidence.
+        """Positions of the tiles of a slide, names of their scores, number of atoms, sums of the
+        evidence, and the number of models of a spread.
         """
         if self.slides[slide].id not in self.models[model]:
-            return {"xy": [], "side": 0, "kinds": [], "atoms": 0, "evidence": {}}
+            return {"xy": [], "side": 0, "kinds": [], "atoms": 0, "evidence": {}, "models": 0}
         scores = self.scores(model, slide)
         return {
             "xy": scores.xy.ravel().tolist(),
@@ -188,6 +188,7 @@ class Library:
             "kinds": self.kinds(model, slide),
             "atoms": 0 if scores.codes is None else scores.codes.atoms,
             "evidence": _describe_evidence(scores),
+            "models": 1 + len(self._also),
         }
 
     def extent(self, slide: int) -> tuple[tuple[int, int] | None, float | None]:

@@ -6,7 +6,7 @@ import { SlideList } from "./list.js";
 import { Pane, synchronise } from "./pane.js";
 import { closePanel, showTile } from "./panel.js";
 import { saveImage, saveLayers } from "./save.js";
-import { colourRamp, formatNumber, nameOfKind } from "./scale.js";
+import { colourRamp, formatNumber, isByValue, nameOfKind } from "./scale.js";
 
 const byId = (id) => document.getElementById(id);
 const settings = {
@@ -73,7 +73,8 @@ function showKind() {
   byId("kind").value = atom === null ? settings.kind : "atom";
   byId("atom-field").hidden = atom === null;
   if (atom !== null) byId("atom").value = atom;
-  byId("scale").disabled = settings.kind.startsWith("evidence:"); // always by value
+  byId("scale").disabled = isByValue(settings.kind);
+  byId("scale").value = isByValue(settings.kind) ? "value" : settings.colourBy;
 }
 
 function showFacts() {
@@ -104,6 +105,9 @@ function captionOf(pane, short = false) {
     const total = formatNumber(logit + error - constant);
     return `${caption} · logit ${formatNumber(logit)} = constant ${formatNumber(constant)} + `
       + `evidence ${total}, completeness error ${formatNumber(Math.abs(error))} (${method})`;
+  }
+  if (kind.startsWith("spread:")) {
+    return `${caption} · standard deviation over ${pane.facts.models} models`;
   }
   if (effective === null) return caption;
   return `${caption} · attention on ${Math.round(effective)} of ${pane.facts.xy.length / 2} tiles`;

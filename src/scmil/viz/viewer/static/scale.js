@@ -13,12 +13,15 @@ export function colourRamp(stops) {
   });
 }
 
-// Evidence has zero in the middle, so it is always coloured by value.
+// Evidence has zero in the middle.
 const isSigned = (kind) => kind.startsWith("evidence:");
+
+// Ranks would hide where zero is, and that all models agree.
+export const isByValue = (kind) => isSigned(kind) || kind.startsWith("spread:");
 
 // Ranks by default: attention is heavy-tailed, so by value almost all tiles would have one colour.
 export function makeScale(raw, kind, chosen) {
-  const signed = isSigned(kind), colourBy = signed ? "value" : chosen;
+  const signed = isSigned(kind), colourBy = isByValue(kind) ? "value" : chosen;
   const atom = kind.startsWith("atom:");
   const values = atom ? raw.map(Math.abs) : raw;
   const order = [...values.keys()].filter((tile) => !atom || values[tile] !== 0);
@@ -85,6 +88,6 @@ export function nameOfKind(kind) {
   if (name === "probability") return `probability of ${detail}`;
   if (name === "evidence") return `evidence for ${detail} (contribution to its logit)`;
   if (name === "atom") return `atom ${detail}`;
-  if (name === "spread") return `spread of ${nameOfKind(detail).replace(/ \(.*/, "")} (over models)`;
+  if (name === "spread") return `spread of ${nameOfKind(detail).replace(/ \(.*/, "")}`;
   return NAMES[kind] ?? kind;
 }
