@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
+from threading import Barrier
 
 import pytest
 import torch
@@ -66,9 +69,17 @@ def test_the_number_of_threads_may_change_before_backward(before: int, after: in
 def test_operations_of_a_lane_have_one_thread_and_the_caller_keeps_its_number() -> None:
     lanes = Lanes.of(torch.zeros(12_000, 8), m=256)
     assert lanes == (4, 2)
-    assert lanes.run(lambda lane: torch.get_num_threads()) == [1] * 4
+    with lanes.one_thread():
+        assert lanes.run(lambda lane: torch.get_num_threads()) == [1] * 4
     assert torch.get_num_threads() == 2
-    assert lanes.run(lambda lane: threading.current_thread().name[:11]) == ["scmil-lanes"] * 4
+    both = Barrier(2)
+
+    def name_of_thread(lane: int) -> str:
+        if lane < 2:
+            both.wait(10)  # so that each thread has one of them
+        return threading.current_thread().name[:11]
+
+    assert set(lanes.run(name_of_thread)) == {threading.current_thread().name, "scmil-lanes"}
     found: list[int] = []
     later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     later.start()
@@ -97,8 +108,9 @@ def test_a_bag_has_as_many_lanes_as_it_can_fill(
 
 def test_blocks_of_wide_features_are_shorter() -> None:
     codes = torch.empty(12_000, 64)
-    assert row_blocks(codes, p=512)[0].stop == 4096
-    assert row_blocks(codes, p=2048)[0].stop == 1024
+    assert row_blocks(codes, p=16)[0].stop == 4096
+    assert row_blocks(codes, p=512)[0].stop == 2048
+    assert row_blocks(codes, p=2048)[0].stop == 512
 
 
 def test_lanes_share_all_rows_evenly() -> None:
@@ -110,13 +122,36 @@ def test_lanes_share_all_rows_evenly() -> None:
     assert sum(len(range(5)[share]) for share in shares) == 5
 
 
-def test_an_error_of_a_lane_is_raised() -> None:
+@pytest.mark.parametrize("failing", range(2))
+def test_an_error_of_a_lane_is_raised_when_no_thread_works_any_more(failing: int) -> None:
+    both, ended = Barrier(2), []
+
     def fail(lane: int) -> None:
-        if lane == 1:
+        if lane < 2:
+            both.wait(10)
+        if lane == failing:
             raise ZeroDivisionError(lane)
+        time.sleep(0.05)
+        ended.append(lane)
 
     with pytest.raises(ZeroDivisionError):
-        Lanes(2, 2).run(fail)
+        Lanes(8, 2).run(fail)
+    before = list(ended)
+    time.sleep(0.1)
+    assert ended == before
+    assert Lanes(3, 2).run(lambda lane: lane) == [0, 1, 2]
+
+
+def test_threads_that_have_not_started_are_not_waited_for() -> None:
+    release = threading.Event()
+    busy = kernel_lanes._pool(2, os.getpid()).submit(release.wait, 10)
+    try:
+        caller = threading.current_thread().name
+        found = Lanes(4, 2).run(lambda lane: threading.current_thread().name)
+        assert found == [caller] * 4  # although the other thread is still occupied
+        assert not busy.done()
+    finally:
+        release.set()
 
 
 def test_another_process_has_threads_of_its_own() -> None:
