@@ -48,10 +48,14 @@ def _backward_lanes(
     alpha, W, W_t, *kept = saved[inputs:]
     step = torch.exp(-log_mu)[..., None, None]
     g_x = torch.empty_like(x) if wanted else x.new_empty(*x.shape[:-2], 0, x.shape[-1])
-    weights = Weights(D, W, W_t, step, network)
+    weights = Weights(D, W, W_t, step, network, (W, network[0]))
     if W.dtype != D.dtype:
         D_low, step_low, *low_network = (tensor.to(W.dtype) for tensor in (D, step, *network))
-        weights = Weights(D_low, W, W_t, step_low, low_network)
+        weights = Weights(D_low, W, W_t, step_low, low_network, (W, low_network[0]))
+    if wanted and form.normalise and W_t.numel():
+        W_x, w_x = weights.centred
+        centred = W_x - W_x.mean(-2, keepdim=True), w_x - w_x.mean(-1, keepdim=True)
+        weights = weights._replace(centred=centred)
     per_block = 4 + len(network) // 2
     # The blocks of the forward pass, also if the number of threads has changed since.
     ends = list(add_up(part.shape[-2] for part in kept[4::per_block]))
@@ -128,10 +132,12 @@ def _backward_rows(
     # The scale multiplies the narrow factors, so that the wide gradient is read less often.
     if rows.scale is not None:
         g_hidden = g_hidden.mul_(rows.scale)
-    add_product(out, g_hidden, weights.network[0], out=out)
+    add_product(out, g_hidden, weights.centred[1], out=out)
     if rows.scale is not None:
         along = torch.mul(out, rows.x, out=buffers.wide).mean(-1, keepdim=True)
-        out.sub_(out.mean(-1, keepdim=True)).addcmul_(rows.x, along, value=-1)
+        if not weights.W_t.numel():
+            out.sub_(out.mean(-1, keepdim=True))
+        out.addcmul_(rows.x, along, value=-1)
     if out is not g_x:
         g_x.copy_(out)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,9 @@ WIDE_BYTES = 2**22
 # Rows above which a block is no faster, also if features and codes are narrow.
 LARGEST_BLOCK = 4096
 LOG2_E = math.log2(math.e)
+
+# The gradient where the magnitude of a second matrix is above a number, elsewhere zero.
+softshrink_backward: Any = torch.ops.aten.softshrink_backward.grad_input
 
 
 class Form(NamedTuple):
@@ -137,10 +140,14 @@ def peak_signs(first_codes: Tensor, highest: Tensor, out: Tensor) -> tuple[Tenso
     """The sign of the first codes where they are `highest` in magnitude, elsewhere zero, and how
     many such entries a row has.
 
-    Dividing and truncating takes a third of the time of a maximum with its index.
+    Dividing, so that they are 1 or -1 and the others less, and setting the others to zero takes a
+    third of the time of a maximum with its index.
     """
-    smallest = torch.finfo(highest.dtype).tiny  # a row of zeros has none
-    signs = torch.div(first_codes, highest.clamp(min=smallest), out=out).trunc_()
+    kind = torch.finfo(highest.dtype)
+    ratios = torch.div(
+        first_codes, highest.clamp(min=kind.tiny), out=out
+    )  # a row of zeros has none
+    signs = softshrink_backward(ratios, ratios, 1 - kind.eps / 2, grad_input=ratios)
     count = torch.linalg.vector_norm(signs, dim=-1, keepdim=True).square_()
     return signs, count.clamp_(min=1)
 

@@ -27,6 +27,9 @@ class Weights(NamedTuple):
     W_t: Tensor
     step: Tensor
     network: Sequence[Tensor]
+    # W and the first weight of the network; in the Gram form without the mean over the features if
+    # rows are normalised: the gradient of x then has no mean that would have to be subtracted.
+    centred: tuple[Tensor, Tensor]
 
 
 class RowBlock(NamedTuple):
@@ -92,7 +95,7 @@ def drive_backward(
     if out is not None:
         if rows.scale is not None:
             g_drive.mul_(rows.scale)
-        torch.matmul(g_drive, weights.W.mT, out=out)
+        torch.matmul(g_drive, weights.centred[0].mT, out=out)
 
 
 def threshold_backward(
@@ -124,7 +127,7 @@ def threshold_backward(
         fraction = relative_fraction(lam, form.relative)
         t = threshold_of(fraction, rows.peak, scaled)
         # To the last digit what the forward pass has computed there.
-        highest = rows.peak / t if scaled else rows.peak - t
+        highest = rows.peak * t.reciprocal() if scaled else rows.peak - t
         signs, count = peak_signs(first, highest, buffers.sign)
         g_v.addcmul_(signs, fraction.mul_(g_t).div_(count))
     return sparsity_network_backward(

@@ -24,6 +24,7 @@ from scmil.sparse_coding.kernel_blocks import (
     accumulate,
     add_product,
     relative_fraction,
+    softshrink_backward,
     threshold_of,
 )
 from scmil.sparse_coding.kernel_gradients import Buffers, Gradients, RowBlock, Weights
@@ -32,7 +33,6 @@ from scmil.sparse_coding.kernel_gradients import Buffers, Gradients, RowBlock, W
 LEAST_FRACTION = 0.01
 
 softshrink: Any = torch._C._nn.softshrink  # with `out`, unlike that of torch.nn.functional
-softshrink_backward: Any = torch.ops.aten.softshrink_backward.grad_input
 
 
 def is_scaled(form: Form) -> bool:
@@ -73,7 +73,7 @@ def scaled_layers(
     keep = bool(codes.numel())
     peak = torch.abs(drive, out=other).amax(-1, keepdim=True)
     t = scaled_threshold(lam, peak, form)
-    u = torch.div(drive, t, out=codes[..., 0, :, :] if keep else drive)
+    u = torch.mul(drive, t.reciprocal(), out=codes[..., 0, :, :] if keep else drive)
     a = softshrink(u, 1.0, out=other)
     for layer in range(1, form.layers):
         out = alpha
@@ -102,4 +102,4 @@ def scaled_layers_backward(
         g = torch.matmul(g_v, weights.W_t.mT, out=buffers.g)
     g_drive += softshrink_backward(g, u, 1.0, grad_input=buffers.g_v)
     g_t -= torch.mul(g_drive, u, out=buffers.sign).sum(-1, keepdim=True)
-    return g_drive.div_(t), g_t.div_(t)
+    return g_drive.mul_(t.reciprocal()), g_t.div_(t)
