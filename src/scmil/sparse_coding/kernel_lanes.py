@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 # Codes of a thread below which its operations are so short that the threads wait for Python's lock.
-SHORTEST_LANE = 2**18
+SHORTEST_LANE = 2**16
 # Rows from which on a thread has two lanes: each has its own sums of gradients, which cost as much
 # as some hundred rows.
 LONG_LANE = 1024

@@ -26,9 +26,9 @@ TINY = 1e-12
 # n * p up to which a step with gradients takes less time than in torch, if n * m is at most four
 # times as much; measured with one and two threads for p = 64, 166, 256 and 512, m = 64 and 256.
 LARGEST = 18_000
-# Above, up to so many multiply-adds of a step and so many instances: 2.5 ms on one core. torch on
-# two quiet cores takes as long, and beside another process several times as long.
-LARGEST_STEP = 120_000_000
+# Above, up to so many multiply-adds of a step and so many instances: 4 ms on one core. On two quiet
+# cores a transcription takes as long, and beside another process several times as long.
+LARGEST_STEP = 250_000_000
 MOST_INSTANCES = 1024
 # Without gradients there are fewer calls to save: the larger of n * p and n * m, and the numbers of
 # the dictionary, since torch's library multiplies a few rows with a large matrix faster.
