@@ -52,8 +52,10 @@ def _backward_lanes(
     if W.dtype != D.dtype:
         D_low, step_low, *low_network = (tensor.to(W.dtype) for tensor in (D, step, *network))
         weights = Weights(D_low, W, W_t, step_low, low_network, (W, low_network[0]))
-    if wanted and form.normalise and W_t.numel():
-        W_x, w_x = weights.centred
+    W_x, w_x = weights.centred
+    # Centring passes over the weights, and saves passes over the rows.
+    longer = x.shape[-2] >= 2 * (W_x.shape[-1] + w_x.shape[-2])
+    if wanted and form.normalise and W_t.numel() and longer:
         centred = W_x - W_x.mean(-2, keepdim=True), w_x - w_x.mean(-1, keepdim=True)
         weights = weights._replace(centred=centred)
     per_block = 4 + len(network) // 2
@@ -135,7 +137,7 @@ def _backward_rows(
     add_product(out, g_hidden, weights.centred[1], out=out)
     if rows.scale is not None:
         along = torch.mul(out, rows.x, out=buffers.wide).mean(-1, keepdim=True)
-        if not weights.W_t.numel():
+        if weights.centred[0] is weights.W:
             out.sub_(out.mean(-1, keepdim=True))
         out.addcmul_(rows.x, along, value=-1)
     if out is not g_x:

@@ -19,8 +19,9 @@ BLOCK_BYTES = 2**21
 # Bytes of one matrix of features, which are wider than the codes if there are few atoms. A training
 # step on 12 000 x 1 280 with 64 atoms, on one core: 413 ms with 3 or 5 MB, 434 with 20.
 WIDE_BYTES = 2**22
-# Rows above which a block is no faster, also if features and codes are narrow.
-LARGEST_BLOCK = 4096
+# Rows above which a block is no faster, also if features and codes are narrow, and below which the
+# products of wide features are slower.
+LARGEST_BLOCK, SMALLEST_BLOCK = 4096, 1024
 LOG2_E = math.log2(math.e)
 
 # The gradient where the magnitude of a second matrix is above a number, elsewhere zero.
@@ -197,7 +198,8 @@ def row_blocks(codes: Tensor, lanes: int = 1, p: int = 1) -> list[slice]:
     """
     n, m = codes.shape[-2:]
     size = codes.dtype.itemsize
-    rows = max(64, min(BLOCK_BYTES // (m * size), WIDE_BYTES // (p * size), LARGEST_BLOCK))
+    wide = max(WIDE_BYTES // (p * size), SMALLEST_BLOCK)
+    rows = max(64, min(BLOCK_BYTES // (m * size), wide, LARGEST_BLOCK))
     if lanes > 1:
         each = -(-n // (lanes * rows))  # blocks of a lane
         rows = -(-n // (lanes * each))

@@ -27,8 +27,8 @@ class Weights(NamedTuple):
     W_t: Tensor
     step: Tensor
     network: Sequence[Tensor]
-    # W and the first weight of the network; in the Gram form without the mean over the features if
-    # rows are normalised: the gradient of x then has no mean that would have to be subtracted.
+    # W and the first weight of the network; on long bags in the Gram form without the mean over the
+    # features, if rows are normalised: the gradient of x then has no mean to subtract.
     centred: tuple[Tensor, Tensor]
 
 

@@ -30,6 +30,8 @@ LARGEST = 18_000
 # cores a transcription takes as long, and beside another process several times as long.
 LARGEST_STEP = 250_000_000
 MOST_INSTANCES = 1024
+# Numbers in the dictionary and the first weight of the sparsity network: they stay in the cache.
+LARGEST_WEIGHTS = 2**18
 # Without gradients there are fewer calls to save: the larger of n * p and n * m, and the numbers of
 # the dictionary, since torch's library multiplies a few rows with a large matrix faster.
 LARGEST_FORWARD = 2048
@@ -69,7 +71,8 @@ def is_small(x: Tensor, D: Tensor, backward: bool, layers: int | None = None) ->
         if layers is None or len(x) > MOST_INSTANCES:
             return False
         p, m = D.shape
-        return multiply_adds(len(x), p, m, layers) <= LARGEST_STEP
+        step = multiply_adds(len(x), p, m, layers)
+        return step <= LARGEST_STEP and p * (p // 4 + m) <= LARGEST_WEIGHTS
     return max(features, codes) <= LARGEST_FORWARD and D.numel() <= LARGEST_DICTIONARY
 
 

@@ -52,6 +52,9 @@ from scmil.sparse_coding.kernel_numpy import (
 )
 from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
 
+# Multiply-adds of a forward pass below which its operations are not divided among the threads.
+SHORTEST_DIVIDED = 8_000_000
+
 
 def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool:
     """Whether the Gram form takes fewer multiply-adds than the factored form, on request including
@@ -92,7 +95,10 @@ def fused_sparse_coding(
     if small:
         return small_codes(form, gram, *inputs)
     if form.low is None and is_direct(x, D):
-        return direct_codes(form, gram, x, D, log_mu, network)
+        # Two threads take no less time for so little, and much more beside another process.
+        short = n * (p * (p // 4 + m) + form.layers * m * m) <= SHORTEST_DIVIDED
+        with Lanes(1, torch.get_num_threads() if short else 1).one_thread():
+            return direct_codes(form, gram, x, D, log_mu, network)
     return _forward(form, False, *inputs)[0]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scmil.sparse_coding import kernel_lanes
+from scmil.sparse_coding import kernel_direct, kernel_lanes, kernel_torch
 from scmil.sparse_coding.kernel_blocks import row_blocks
 from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.layer import SparseCoding
@@ -110,7 +110,7 @@ def test_blocks_of_wide_features_are_shorter() -> None:
     codes = torch.empty(12_000, 64)
     assert row_blocks(codes, p=16)[0].stop == 4096
     assert row_blocks(codes, p=512)[0].stop == 2048
-    assert row_blocks(codes, p=2048)[0].stop == 512
+    assert row_blocks(codes, p=2048)[0].stop == 1024
 
 
 def test_lanes_share_all_rows_evenly() -> None:
@@ -158,3 +158,27 @@ def test_another_process_has_threads_of_its_own() -> None:
     here = kernel_lanes._pool(2, 1)
     assert kernel_lanes._pool(2, 2) is not here
     assert kernel_lanes._pool(2, 1) is here
+
+
+@pytest.mark.parametrize(("n", "expected"), [(5, 1), (400, 2)])
+def test_the_operations_of_a_short_forward_pass_are_not_divided(
+    n: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    codes = kernel_direct.direct_codes
+    monkeypatch.setattr(
+        kernel_torch, "direct_codes", lambda *a: found.append(torch.get_num_threads()) or codes(*a)
+    )
+    with torch.no_grad():
+        SparseCoding(512)(torch.randn(n, 512))
+    assert found == [expected]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("bounds", [(0.1, 0.9), (0.0, 0.9)], ids=["scaled", "not scaled"])
+@pytest.mark.parametrize("n", [20, 3000])
+def test_the_gradient_of_normalised_rows_has_no_mean(n: int, bounds: tuple[float, float]) -> None:
+    layer = SparseCoding(12, 30, bounds=bounds, dictionary="random").double()
+    x = torch.randn(n, 12, dtype=torch.float64, requires_grad=True)
+    (g,) = torch.autograd.grad(layer(x).square().sum(), x)
+    torch.testing.assert_close(g.mean(-1), torch.zeros(n).double(), rtol=0, atol=1e-12)
