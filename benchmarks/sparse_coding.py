@@ -95,7 +95,7 @@ def floor_step(case: Case) -> Callable[[], None]:
         x @ w1, y1 @ w2, y2 @ w3, x @ D
         y3 @ w3.T, y2.T @ y3, y2 @ w2.T, y1.T @ y2, y1 @ w1.T, x.T @ y1, alpha @ D.T, x.T @ alpha
         if gram:
-            D.T @ D, D @ G, D @ G
+            D.T @ D, D @ G
         for _ in range(later):
             if gram:
                 alpha @ G, alpha @ G, alpha.T @ alpha

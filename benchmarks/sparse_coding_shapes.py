@@ -154,7 +154,7 @@ def floor_step(shape: Shape) -> Callable[[], None]:
         once += [(n, 1, h2), (h2, n, 1), (n, h2, h1), (h1, n, h2), (n, h1, p), (p, n, h1)]
         once += [(n, m, p), (p, n, m)]
         each += [(n, m, m), (m, n, m)] if gram else [(n, m, p), (n, p, m), (p, n, m), (p, n, m)]
-        once += [(p, m, m), (p, m, m)] if gram else []
+        once += [(p, m, m)] if gram else []
     made: dict[tuple[int, int], Any] = {}
 
     def matrix(rows: int, columns: int) -> Any:

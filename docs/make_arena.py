@@ -248,13 +248,8 @@ def losses_table(experiment: Experiment, losses: dict[tuple[str, str], float]) -
 
 
 def final_verdict() -> str:
-    """The decision of the second confirmation, once all of its runs are finished."""
-    names = [name for name in CONVERGED if (RESULTS / name).is_dir()]
-    experiment = read_experiments(*names)
-    planned = len(read_experiments(*CONFIRMATION).datasets) * len((NONE, LINEAR, CHOSEN))
-    if len(experiment.rows) < planned:
-        return f"> Not decided: {len(experiment.rows)} of {planned} runs are finished."
-    losses = read_losses(*names)
+    """The decision of the second confirmation."""
+    experiment, losses = read_experiments(*CONVERGED), read_losses(*CONVERGED)
     kept = [dataset for dataset in experiment.datasets if converged(losses, dataset)]
     rows = {key: row for key, row in experiment.rows.items() if key[0] in kept}
     quoted = [
@@ -262,7 +257,9 @@ def final_verdict() -> str:
         f"> On the {len(kept)} data sets on which *none* has converged:",
         verdict(Experiment(rows, experiment.folds)),
     ]
-    return "\n>\n".join(quoted) + f"\n\n{losses_table(experiment, losses)}"
+    pairs = [(LINEAR, NONE), (CHOSEN, NONE), (CHOSEN, LINEAR)]
+    tables = [comparisons(experiment, pairs), losses_table(experiment, losses)]
+    return "\n\n".join(["\n>\n".join(quoted), *tables])
 
 
 def diagram_rows(experiment: Experiment) -> list[arena_pictures.Point]:
@@ -343,11 +340,12 @@ def filled(page: str) -> str:
     )
 
 
-def pictures() -> dict[str, str]:
-    """The SVG of every picture by its file name."""
-    arena = read_experiments(*CONFIRMATION)
+def forest(*names: str) -> str:
+    """The forest plot of the chosen variant in experiments."""
+    experiment = read_experiments(*names)
     shown = {
-        f"{CHOSEN} against {other}": differences(arena, CHOSEN, other) for other in (NONE, LINEAR)
+        f"{CHOSEN} against {other}": differences(experiment, CHOSEN, other)
+        for other in (NONE, LINEAR)
     }
     panels = [
         arena_pictures.Panel(
@@ -357,8 +355,14 @@ def pictures() -> dict[str, str]:
         )
         for title, found in shown.items()
     ]
+    return arena_pictures.forest(panels)
+
+
+def pictures() -> dict[str, str]:
+    """The SVG of every picture by its file name."""
     return {
-        "arena_forest.svg": arena_pictures.forest(panels),
+        "arena_forest.svg": forest(*CONFIRMATION),
+        "arena_forest_converged.svg": forest(*CONVERGED),
         "arena_diagram.svg": arena_pictures.diagram(
             diagram_rows(read_experiments("arena_synthetic"))
         ),

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scmil.sparse_coding.kernel_blocks import Form, relative_fraction, shrink
-from scmil.sparse_coding.kernel_numpy import TINY
+from scmil.sparse_coding.kernel_blocks import Form, normalise_rows, shrink, threshold
+from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
 
-# The larger of n * p and n * m: up to 16 MiB in float32, above which blocks save memory.
-LARGEST_DIRECT = 2**22
+# The larger of n * p and n * m: above, blocks of rows are faster and save memory.
+LARGEST_DIRECT = 2**19
 
 
 def is_direct(x: Tensor, D: Tensor) -> bool:
@@ -41,27 +41,26 @@ def direct_codes(
 ) -> Tensor:
     """The codes of a bag, in the Gram form or in the factored form."""
     step = torch.exp(-log_mu).item()
-    if form.normalise:
-        x = F.layer_norm(x, x.shape[-1:], eps=TINY)
+    if form.normalise:  # `F.layer_norm` takes twice as long
+        x, _ = normalise_rows(x, torch.empty_like(x))
     lam = x
     for weight, bias in zip(network[::2], network[1::2], strict=True):
         lam = F.softplus(F.linear(lam, weight, bias))
     drive = torch.mm(x, D).mul_(step)  # W_e x, the same in every layer
     a, D_T = torch.empty_like(drive), D.mT
-    if form.relative is None:
-        t = lam if form.printed else lam * step
-    elif form.nonnegative:
-        t = relative_fraction(lam, form.relative) * drive.amax(-1, keepdim=True).clamp_(min=0)
-    else:
-        peak = torch.abs(drive, out=a).amax(-1, keepdim=True)
-        t = relative_fraction(lam, form.relative) * peak
+    if gram:
+        W_t, v = torch.mm(D_T, D).mul_(-step), torch.empty_like(drive)
+        W_t.diagonal().add_(1)
+    if gram and is_scaled(form):
+        alpha = torch.empty_like(drive)
+        scaled_layers(form, drive, lam, W_t, alpha, drive.new_empty(0), (v, a))
+        return alpha
+    _, t = threshold(lam, drive, step, form, a)
     lowest = None if form.nonnegative else -t
     shrink(drive, lowest, t, out=a)
     if form.layers == 1:
         return a
     if gram:
-        W_t, v = torch.mm(D_T, D).mul_(-step), torch.empty_like(drive)
-        W_t.diagonal().add_(1)
         for _ in range(form.layers - 1):
             shrink(torch.addmm(drive, a, W_t, out=v), lowest, t, out=a)
     else:

@@ -5,25 +5,30 @@ slide has several hundred such sections. If another process uses one of the core
 waits for the thread that shares it. Here a thread works on its rows from the first operation to the
 last, with one thread per operation, and the threads wait for each other twice in a pass.
 
-Blocks are assigned to *lanes*, and each lane has its own sums of gradients, which are added in the
-order of the lanes. So the result does not depend on which thread takes which lane, or when. There
-are more lanes than threads, so that a thread that is faster takes more of them.
+The thread of the caller works as well, so that a pass does not depend on when the others are
+started: those that have not begun when all work is taken are not waited for.
+
+For gradients, blocks are assigned to *lanes*, and each lane has its own sums, which are added in
+the order of the lanes. So the result does not depend on which thread takes which lane, or when.
+There are more lanes than threads, so that a thread that is faster takes more of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from threading import Barrier
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 # Codes of a thread below which its operations are so short that the threads wait for Python's lock.
-SHORTEST_LANE = 2**18
+SHORTEST_LANE = 2**16
 # Rows from which on a thread has two lanes: each has its own sums of gradients, which cost as much
 # as some hundred rows.
 LONG_LANE = 1024
@@ -54,18 +59,48 @@ class Lanes(NamedTuple):
             return cls(1, 1)
         return cls(threads * (2 if rows >= 2 * LONG_LANE else 1), threads)
 
-    def run(self, task: Callable[[int], T]) -> list[T]:
-        """The results of `task` for the number of each lane; an error of a lane is raised here."""
+    def run(self, task: Callable[[int], T], count: int | None = None) -> list[T]:
+        """The results of `task` for the number of each lane, or for the numbers below `count`; an
+        error of a task is raised here.
+        """
+        count = self.number if count is None else count
         if self.threads == 1:
-            return [task(lane) for lane in range(self.number)]
+            return [task(index) for index in range(count)]
+        left = deque(range(count))
+        results: list[Any] = [None] * count
 
-        def run_one(lane: int) -> T:
+        def work() -> None:
             with torch.no_grad():  # a property of the thread
-                return task(lane)
+                while left:
+                    try:
+                        index = left.popleft()
+                    except IndexError:  # another thread has taken the last one
+                        return
+                    results[index] = task(index)
 
-        pool = _pool(self.threads, os.getpid())
-        waiting = [pool.submit(run_one, lane) for lane in range(self.number)]
-        return [one.result() for one in waiting]
+        helpers = [_pool(self.threads, os.getpid()).submit(work) for _ in range(self.threads - 1)]
+        try:
+            work()
+        finally:
+            left.clear()  # if there was an error
+            for helper in helpers:
+                if not helper.cancel():
+                    helper.result()
+        return results
+
+    @contextmanager
+    def one_thread(self) -> Iterator[None]:
+        """One thread for each operation of the caller, whose other threads would wait in a loop and
+        take the cores of the lanes. Afterwards it has as many as before.
+        """
+        if self.threads == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(self.threads)
 
     def share(self, lane: int, size: int) -> slice:
         """The part of `size` rows that a lane computes of something that all lanes need.
@@ -79,18 +114,18 @@ class Lanes(NamedTuple):
 
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """The threads of this process; those of its parent do not exist in it."""
-    pool = ThreadPoolExecutor(threads, "scmil-lanes")
+    """The other threads of this process; those of its parent do not exist in it."""
+    pool = ThreadPoolExecutor(threads - 1, "scmil-lanes")
     # A thread takes torch's present number with its first operation, and setting it anywhere
     # changes it for threads to come: all of them start now, and then the number is restored.
-    together = Barrier(threads)
+    before, together = torch.get_num_threads(), Barrier(threads - 1)
 
     def start() -> None:
         torch.set_num_threads(1)
         torch.get_num_threads()  # the first operation
         together.wait()
 
-    for started in [pool.submit(start) for _ in range(threads)]:
+    for started in [pool.submit(start) for _ in range(threads - 1)]:
         started.result()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(before)
     return pool

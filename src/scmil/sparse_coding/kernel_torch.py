@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,6 +50,10 @@ from scmil.sparse_coding.kernel_numpy import (
     raise_second_derivative,
     small_codes,
 )
+from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
+
+# Multiply-adds of a forward pass below which its operations are not divided among the threads.
+SHORTEST_DIVIDED = 8_000_000
 
 
 def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool:
@@ -82,14 +86,19 @@ def fused_sparse_coding(
     if in_transform():
         return _Mapped.apply(form, *inputs)[0]
     same = x.dtype == D.dtype
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        small = same and is_small(x, D, backward=True)
-        return (Small if small else _Fused).apply(form, *inputs)
-    if same and is_small(x, D, backward=False):
-        return small_codes(form, *inputs)
+    backward = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    n, (p, m) = x.shape[-2], D.shape[-2:]
+    gram = gram_is_cheaper(n, p, m, form.layers, backward)
+    small = same and is_small(x, D, backward, None if form.low else form.layers)
+    if backward:
+        return Small.apply(form, gram, *inputs) if small else _Fused.apply(form, *inputs)
+    if small:
+        return small_codes(form, gram, *inputs)
     if form.low is None and is_direct(x, D):
-        gram = gram_is_cheaper(len(x), D.shape[0], D.shape[1], form.layers, backward=False)
-        return direct_codes(form, gram, x, D, log_mu, network)
+        # Two threads take no less time for so little, and much more beside another process.
+        short = n * (p * (p // 4 + m) + form.layers * m * m) <= SHORTEST_DIVIDED
+        with Lanes(1, torch.get_num_threads() if short else 1).one_thread():
+            return direct_codes(form, gram, x, D, log_mu, network)
     return _forward(form, False, *inputs)[0]
 
 
@@ -103,69 +112,92 @@ def in_transform() -> bool:
 # --------------------------------------------------------------------------------------- the kernel
 
 
-def _forward(
-    form: Form, keep: bool, x: Tensor, D: Tensor, log_mu: Tensor, *weights: Tensor
-) -> tuple[Tensor, ...]:
+def _forward(form: Form, keep: bool, x: Tensor, D: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """The codes, then what backward needs: W, W_t, and what `_forward_rows` returns per block."""
-    *batch, n, p = x.shape
-    m, low, lanes = D.shape[-1], form.low or D.dtype, Lanes.of(x, D.shape[-1])
-    gram = gram_is_cheaper(n, p, m, form.layers, keep)
-    step = torch.exp(-log_mu)[..., None, None]
-    W = D.new_empty(D.shape)  # row by row, also where a stack of D lies column by column
-    W_t = D.new_empty((*batch, m, m) if gram else (*batch, 0, 0))
-
-    def prepare(lane: int) -> None:
-        own = lanes.share(lane, p)
-        torch.mul(D[..., own, :], step, out=W[..., own, :])
-
-    def prepare_transition(lane: int) -> None:
-        transition_rows(D, W, W_t, lanes.share(lane, m))
-
-    lanes.run(prepare)
-    if gram:
-        lanes.run(prepare_transition)
-    W, W_t, D, *network = (tensor.to(low) for tensor in (W, W_t, D, *weights))
-    alpha = x.new_empty(*batch, n, m, dtype=low)
-    blocks = row_blocks(alpha, lanes.number, p)
-    kept: list[list[Tensor]] = [[] for _ in blocks]
-
-    def run_lane(lane: int) -> None:
-        buffers = allocate_buffers(x, D, blocks[0].stop, wide=1, narrow=3)
-        for index in range(lane, len(blocks), lanes.number):
-            rows = blocks[index]
-            kept[index] = _forward_rows(
-                form, keep, x[..., rows, :], alpha[..., rows, :], D, step, network, W, W_t, buffers
-            )
-
-    lanes.run(run_lane)
-    return alpha, W, W_t, *chain(*kept)
+    lanes = Lanes.of(x, D.shape[-1])
+    with lanes.one_thread():
+        return _forward_lanes(lanes, form, keep, x, D, *others)
 
 
-def _forward_rows(
+def _forward_lanes(
+    lanes: Lanes,
     form: Form,
     keep: bool,
     x: Tensor,
-    alpha: Tensor,
     D: Tensor,
-    step: Tensor,
-    network: Sequence[Tensor],
-    W: Tensor,
-    W_t: Tensor,
-    buffers: Sequence[Tensor],
-) -> list[Tensor]:
+    log_mu: Tensor,
+    *weights: Tensor,
+) -> tuple[Tensor, ...]:
+    *batch, n, p = x.shape
+    m, low = D.shape[-1], form.low or D.dtype
+    gram = gram_is_cheaper(n, p, m, form.layers, keep)
+    step = torch.exp(-log_mu)[..., None, None]
+    # Row by row, also where a stack of D lies column by column.
+    W = torch.mul(D, step, out=D.new_empty(D.shape))
+    W_t = D.new_empty((*batch, m, m) if gram else (*batch, 0, 0))
+    if gram:
+        lanes.run(lambda lane: transition_rows(D, W, W_t, lanes.share(lane, m)))
+    network: Sequence[Tensor] = weights
+    if low != D.dtype:
+        W, W_t, D, step, *network = (tensor.to(low) for tensor in (W, W_t, D, step, *weights))
+    alpha = x.new_empty(*batch, n, m, dtype=low)
+    blocks = row_blocks(alpha, lanes.number, p)
+    call = Call(form, keep, keep and len(blocks) == 1, D, step, network, W, W_t)
+    spare: list[list[Tensor]] = []  # one for each thread
+
+    def run_block(index: int) -> list[Tensor]:
+        rows = blocks[index]
+        try:
+            buffers = spare.pop()
+        except IndexError:
+            buffers = allocate_buffers(x, D, blocks[0].stop, wide=1, narrow=3)
+        kept = _forward_rows(call, x[..., rows, :], alpha[..., rows, :], buffers)
+        spare.append(buffers)
+        return kept
+
+    return alpha, W, W_t, *chain(*lanes.run(run_block, len(blocks)))
+
+
+class Call(NamedTuple):
+    """What all blocks of a forward pass share: `keep` what backward needs, also the normalised rows
+    if `keep_rows`, and the weights in the precision of the products.
+    """
+
+    form: Form
+    keep: bool
+    keep_rows: bool
+    D: Tensor
+    step: Tensor
+    network: Sequence[Tensor]
+    W: Tensor
+    W_t: Tensor
+
+
+def _forward_rows(call: Call, x: Tensor, alpha: Tensor, buffers: Sequence[Tensor]) -> list[Tensor]:
     """Write the codes of these rows into `alpha`, and return what their backward needs."""
+    form, keep, keep_rows, D, step, network, W, W_t = call
     x_buffer, drive, v_buffer, other = first_rows(buffers, x.shape[-2])
+    scale = none = x.new_empty((*x.shape[:-2], 0, 1))
     if form.normalise:
-        x, _ = normalise_rows(x, x_buffer)
-    x, step = x.to(W.dtype), step.to(W.dtype)
+        x, scale = normalise_rows(x, x_buffer)
+    if x.dtype != W.dtype:
+        x = x.to(W.dtype)
     hidden = sparsity_network(x, network)
     torch.matmul(x, W, out=drive)  # W_e x, the same in every layer
-    peak, where, t = threshold(hidden[-1], drive, step, form, other)
     gram, later = bool(W_t.numel()), form.layers - 1
-    codes = drive.new_empty(*drive.shape[:-2], later if keep else min(later, 1), *drive.shape[-2:])
-    residuals = x.new_empty(*x.shape[:-2], 0 if gram else codes.shape[-3] + 1, *x.shape[-2:])
-    # That of the first layer, whose codes before it are zero.
-    residuals[..., :1, :, :] = x.unsqueeze(-3)
+    scaled = gram and is_scaled(form)
+    count = later if keep else 0 if scaled else min(later, 1)
+    codes = drive.new_empty(*drive.shape[:-2], count, *drive.shape[-2:])
+    # Of all layers in the factored form; that of the first one, whose codes before it are zero, is
+    # x. In the Gram form backward needs x, which is kept if there is one block.
+    residuals = x.unsqueeze(-3) if keep_rows and form.normalise else none.unsqueeze(-3)
+    if scaled:
+        peak = scaled_layers(form, drive, hidden[-1], W_t, alpha, codes, (v_buffer, other))
+        return [peak, scale, codes, residuals, *hidden] if keep else []
+    peak, t = threshold(hidden[-1], drive, step, form, other)
+    if not gram:
+        residuals = x.new_empty(*x.shape[:-2], count + 1, *x.shape[-2:])
+        residuals[..., :1, :, :] = x.unsqueeze(-3)
     v, lowest = drive, None if form.nonnegative else -t
     for layer in range(later):
         layer = layer if keep else 0
@@ -179,7 +211,7 @@ def _forward_rows(
             r = torch.sub(x, a @ D.mT, out=residuals[..., layer + 1, :, :])
             v = add_product(a, r, W, out=v_buffer)
     shrink(v, lowest, t, out=alpha)
-    return [peak, where, codes, residuals, *hidden] if keep else []
+    return [peak, scale, codes, residuals, *hidden] if keep else []
 
 
 # ------------------------------------------------------------------------------ the kernel in torch

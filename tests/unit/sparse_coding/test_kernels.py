@@ -55,7 +55,7 @@ def codes_and_gradients(layer: SparseCoding, x: Tensor, g: Tensor) -> list[Tenso
 
 def set_small(monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
     """Let the NumPy kernel take all bags, or none."""
-    for name in ("LARGEST", "LARGEST_FORWARD"):
+    for name in ("LARGEST", "LARGEST_FORWARD", "LARGEST_STEP"):
         monkeypatch.setattr(fused_small, name, 10**9 if small else -1)
 
 
@@ -113,7 +113,7 @@ def test_each_kernel_gives_the_codes_without_gradients(  # type: ignore[no-untyp
         ((5, 512), 256, "direct_codes"),
         ((100, 166), 64, "direct_codes"),
         ((1000, 512), 256, "direct_codes"),
-        ((12_000, 512), 8, "_forward"),
+        ((12_000, 166), 64, "_forward"),
     ],
     ids=str,
 )
@@ -312,3 +312,44 @@ def test_backward_keeps_far_less_than_autograd() -> None:
             layer(x)
         sizes[fast] = sum(kept.values())
     assert sizes[True] < 0.45 * sizes[False]
+
+
+@pytest.mark.parametrize("mode", [{}, {"bounds": (0.0, 0.9)}], ids=["scaled", "not scaled"])
+def test_equal_atoms_share_the_gradient_of_the_peak(
+    mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_small(monkeypatch, False)
+    D = torch.randn(12, 3, dtype=torch.float64).repeat(1, 2)
+    layer = SparseCoding(12, 6, 3, dictionary=D, **mode).double()
+    x = torch.randn(40, 12, dtype=torch.float64, requires_grad=True)
+    g = torch.randn(40, 6, dtype=torch.float64)
+    assert fused.gram_is_cheaper(40, 12, 6, 3, backward=True)
+    fast = codes_and_gradients(layer, x, g)
+    layer.fused = False
+    for ours, plain in zip(fast, codes_and_gradients(layer, x, g), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [40, 9000])
+def test_instances_without_features_have_finite_gradients(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_small(monkeypatch, False)
+    layer = SparseCoding(12, 6, dictionary="random")
+    x = torch.randn(n, 12)
+    x[::3] = 0.0
+    x.requires_grad_()
+    layer(x).square().sum().backward()
+    for parameter in (x, *layer.parameters()):
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+
+
+def test_the_gradient_of_a_small_threshold_keeps_its_digits() -> None:
+    layer, x = SparseCoding(64, 32, bounds=(0.01, 0.02)), torch.randn(3000, 64)
+    exact = SparseCoding(64, 32, bounds=(0.01, 0.02)).double()
+    exact.load_state_dict(layer.state_dict())
+    single = torch.autograd.grad(layer(x).sum(), list(layer.network.parameters()))
+    double = torch.autograd.grad(exact(x.double()).sum(), list(exact.network.parameters()))
+    for one, other in zip(single, double, strict=True):
+        assert (one - other).norm() < 1e-3 * other.norm()

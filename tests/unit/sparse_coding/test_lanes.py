@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
+from threading import Barrier
 
 import pytest
 import torch
 from torch import Tensor
 
-from scmil.sparse_coding import kernel_lanes
+from scmil.sparse_coding import kernel_direct, kernel_lanes, kernel_torch
 from scmil.sparse_coding.kernel_blocks import row_blocks
 from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.layer import SparseCoding
@@ -66,9 +69,17 @@ def test_the_number_of_threads_may_change_before_backward(before: int, after: in
 def test_operations_of_a_lane_have_one_thread_and_the_caller_keeps_its_number() -> None:
     lanes = Lanes.of(torch.zeros(12_000, 8), m=256)
     assert lanes == (4, 2)
-    assert lanes.run(lambda lane: torch.get_num_threads()) == [1] * 4
+    with lanes.one_thread():
+        assert lanes.run(lambda lane: torch.get_num_threads()) == [1] * 4
     assert torch.get_num_threads() == 2
-    assert lanes.run(lambda lane: threading.current_thread().name[:11]) == ["scmil-lanes"] * 4
+    both = Barrier(2)
+
+    def name_of_thread(lane: int) -> str:
+        if lane < 2:
+            both.wait(10)  # so that each thread has one of them
+        return threading.current_thread().name[:11]
+
+    assert set(lanes.run(name_of_thread)) == {threading.current_thread().name, "scmil-lanes"}
     found: list[int] = []
     later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     later.start()
@@ -80,10 +91,10 @@ def test_operations_of_a_lane_have_one_thread_and_the_caller_keeps_its_number() 
     ("n", "m", "threads", "expected"),
     [
         (5, 256, 2, (1, 1)),
-        (2000, 256, 2, (1, 1)),
-        (2048, 256, 2, (2, 2)),
+        (500, 256, 2, (1, 1)),
+        (512, 256, 2, (2, 2)),
         (4096, 256, 2, (4, 2)),
-        (4096, 64, 2, (1, 1)),
+        (2000, 64, 2, (1, 1)),
         (12_000, 256, 1, (1, 1)),
         (12_000, 256, 4, (8, 4)),
     ],
@@ -97,7 +108,8 @@ def test_a_bag_has_as_many_lanes_as_it_can_fill(
 
 def test_blocks_of_wide_features_are_shorter() -> None:
     codes = torch.empty(12_000, 64)
-    assert row_blocks(codes, p=512)[0].stop == 4096
+    assert row_blocks(codes, p=16)[0].stop == 4096
+    assert row_blocks(codes, p=512)[0].stop == 2048
     assert row_blocks(codes, p=2048)[0].stop == 1024
 
 
@@ -110,16 +122,63 @@ def test_lanes_share_all_rows_evenly() -> None:
     assert sum(len(range(5)[share]) for share in shares) == 5
 
 
-def test_an_error_of_a_lane_is_raised() -> None:
+@pytest.mark.parametrize("failing", range(2))
+def test_an_error_of_a_lane_is_raised_when_no_thread_works_any_more(failing: int) -> None:
+    both, ended = Barrier(2), []
+
     def fail(lane: int) -> None:
-        if lane == 1:
+        if lane < 2:
+            both.wait(10)
+        if lane == failing:
             raise ZeroDivisionError(lane)
+        time.sleep(0.05)
+        ended.append(lane)
 
     with pytest.raises(ZeroDivisionError):
-        Lanes(2, 2).run(fail)
+        Lanes(8, 2).run(fail)
+    before = list(ended)
+    time.sleep(0.1)
+    assert ended == before
+    assert Lanes(3, 2).run(lambda lane: lane) == [0, 1, 2]
+
+
+def test_threads_that_have_not_started_are_not_waited_for() -> None:
+    release = threading.Event()
+    busy = kernel_lanes._pool(2, os.getpid()).submit(release.wait, 10)
+    try:
+        caller = threading.current_thread().name
+        found = Lanes(4, 2).run(lambda lane: threading.current_thread().name)
+        assert found == [caller] * 4  # although the other thread is still occupied
+        assert not busy.done()
+    finally:
+        release.set()
 
 
 def test_another_process_has_threads_of_its_own() -> None:
     here = kernel_lanes._pool(2, 1)
     assert kernel_lanes._pool(2, 2) is not here
     assert kernel_lanes._pool(2, 1) is here
+
+
+@pytest.mark.parametrize(("n", "expected"), [(5, 1), (400, 2)])
+def test_the_operations_of_a_short_forward_pass_are_not_divided(
+    n: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    codes = kernel_direct.direct_codes
+    monkeypatch.setattr(
+        kernel_torch, "direct_codes", lambda *a: found.append(torch.get_num_threads()) or codes(*a)
+    )
+    with torch.no_grad():
+        SparseCoding(512)(torch.randn(n, 512))
+    assert found == [expected]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("bounds", [(0.1, 0.9), (0.0, 0.9)], ids=["scaled", "not scaled"])
+@pytest.mark.parametrize("n", [20, 3000])
+def test_the_gradient_of_normalised_rows_has_no_mean(n: int, bounds: tuple[float, float]) -> None:
+    layer = SparseCoding(12, 30, bounds=bounds, dictionary="random").double()
+    x = torch.randn(n, 12, dtype=torch.float64, requires_grad=True)
+    (g,) = torch.autograd.grad(layer(x).square().sum(), x)
+    torch.testing.assert_close(g.mean(-1), torch.zeros(n).double(), rtol=0, atol=1e-12)

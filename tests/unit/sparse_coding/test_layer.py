@@ -40,7 +40,7 @@ def test_unrolled_layers_take_the_same_path_as_ista() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("n", [3, 800])  # both kernels
+@pytest.mark.parametrize("n", [3, 3000])  # both kernels
 def test_the_printed_form_is_that_of_the_paper(fused: bool, n: int) -> None:
     """Eqs. (2), (3) and (4) as they are printed, vector by vector: the threshold is lambda."""
     layer = SparseCoding(
