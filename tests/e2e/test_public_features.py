@@ -21,6 +21,11 @@ PATTERN = "camelyon16--resnet-18-abmil-gated"
 pytestmark = pytest.mark.filterwarnings("ignore::scmil.bags.datasets.cohorts.CohortWarning")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # digests of first downloads
+
+
 def call(*words: object) -> None:
     done = CliRunner().invoke(app, list(map(str, words)))
     assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"

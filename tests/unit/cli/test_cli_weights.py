@@ -67,7 +67,7 @@ def test_weights_that_fit_are_accepted(tmp_path: Path) -> None:
         (
             lambda s: {f"encoder.{k}": v for k, v in s.items()},
             [
-                "they fit without the prefix 'encoder.' of their names",
+                "They fit without the prefix 'encoder.'",
                 "strip = ['encoder.'] below [weights]",
             ],
         ),
@@ -148,7 +148,7 @@ def test_encode_gives_the_same_messages(tmp_path: Path) -> None:
     torch.save({f"encoder.{k}": v for k, v in own_state().items()}, path)
     common = ("--out", work, "--encoder", own_card(tmp_path), "--mpp-of", 0.5, "--preset", "biopsy")
     text = refused("encode", tmp_path / "slides", *common, "--weights", path)
-    assert "they fit without the prefix 'encoder.'" in text
+    assert "They fit without the prefix 'encoder.'" in text
     torch.save(own_state(), path)
     done = scmil("encode", tmp_path / "slides", *common, "--weights", path, "--mpp", 0.5)
     text = " ".join(done.stderr.split())

@@ -103,9 +103,8 @@ def load_network(card: Card, state: State, where: str) -> nn.Module:
     except WeightsError as error:
         if prefix := _fitting_prefix(card, state, own):
             raise WeightsError(
-                f"{where}: these are not the weights of this network, but they fit without the "
-                f"prefix {prefix!r} of their names. Remove it from the names, or use a copy of the "
-                f"card with strip = [{prefix!r}] below [weights]."
+                f"{error} They fit without the prefix {prefix!r}: remove it from the names, or use "
+                f"a copy of the card with strip = [{prefix!r}] below [weights]."
             ) from None
         raise WeightsError(f"{error} {_published_file(card)}") from None
     return network.eval().requires_grad_(False)

@@ -88,7 +88,8 @@ def test_a_stem_that_is_missing_is_reported_and_never_random(
     state = in_the_old_layout(network)
     del state["patch_embed.proj.0.weight"]
     with pytest.raises(
-        WeightsError, match=r"own\.pth: these are not .* Missing: patch_embed\.proj\.0\.weight\.$"
+        WeightsError,
+        match=r"own\.pth: these are not .* Missing: patch_embed\.proj\.0\.weight\. Expected",
     ):
         load_encoder("ctranspath", saved(state, tmp_path))
 
