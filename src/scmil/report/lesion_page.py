@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def lesion_page(page: Page, picture: str | None) -> str:
             _score_table(scores),
             _difference_table(page) if page["compared"] else None,
         ),
-        "FROC curve": join(Markup(picture), _sensitivity_table(scores)) if picture else None,
+        "FROC curve": join(_image(picture), _sensitivity_table(scores)) if picture else None,
         "Slides": _slide_table(page),
         "Settings": _settings(page),
     }
@@ -61,6 +62,13 @@ def summarise_score(found: Page) -> str:
     tiles = found["tiles"]
     words.append(f"AUC of tiles {_with_interval(tiles['auc'], tiles['auc_interval'])}")
     return f"{found['rule']['score']}: {', '.join(words)}."
+
+
+def _image(picture: str) -> Markup:
+    """The picture as an image, whose size and fonts do not depend on the style of the page."""
+    data = base64.b64encode(picture.encode()).decode()
+    words = "FROC curves: sensitivity by false positives per slide"
+    return element("img", src=f"data:image/svg+xml;base64,{data}", alt=words, width=640)
 
 
 def _describe(page: Page) -> str:
