@@ -362,22 +362,22 @@ def _compare_gradients(
         if table[theirs] == UNUSED:  # zero by theory: the authors' code has rounding errors
             actual = torch.zeros(())
         assert actual is not None, f"{theirs} has no gradient"
-        exact, own = actual.double(), norm.item()  # float32 sums lose digits in large matrices
-        differences.add_gradient(exact.norm(), norm, own, largest)
+        exact, size = actual.double(), norm.item()  # float32 sums lose digits in large matrices
+        differences.add_gradient(exact.norm(), norm, size, largest)
         # The rounding errors of a sum are relative to the sum of the magnitudes.
         magnitude = max(largest, exact.abs().sum().item())
         differences.add_gradient(exact.sum(), total, magnitude, largest)
         for key in (f"grad_{bag}/{theirs}", f"gradhead_{bag}/{theirs}"):
             if key in golden.arrays:
                 expected = torch.tensor(golden.arrays[key]).flatten()
-                differences.add_gradient(actual.flatten()[: len(expected)], expected, own, largest)
-    own = gradient.norm().item()
+                differences.add_gradient(actual.flatten()[: len(expected)], expected, size, largest)
+    size = gradient.norm().item()
     if (expected_x := golden.get("grad_x", bag)) is not None:
         expected_x = expected_x.flatten()
-        differences.add_gradient(gradient.flatten()[: len(expected_x)], expected_x, own, largest)
+        differences.add_gradient(gradient.flatten()[: len(expected_x)], expected_x, size, largest)
     if (norm_x := golden.get("grad_x", f"{bag}_norm")) is not None:  # type: ignore[arg-type]
         # In float32, as the stored norms: of 300 x 1 024 numbers it is 2.6e-5 off the exact one.
-        differences.add_gradient(gradient.float().norm(), norm_x, own, largest)
+        differences.add_gradient(gradient.float().norm(), norm_x, size, largest)
 
 
 def _to_theirs(gradient: Tensor, entry: LayoutEntry, shape: tuple[int, ...]) -> Tensor:

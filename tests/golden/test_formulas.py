@@ -143,7 +143,7 @@ def asymmetric_non_local(w: Weights, h: Tensor, classes: int) -> tuple[Tensor, T
             parts.append([order[i] for i in range(first, last)])
     pooled = [[mean_of([rows[i] for i in part]) for part in parts] for rows in (keys, values)]
     shares = [[(i in part) / len(part) for i in range(len(h))] for part in parts]
-    return _non_local(w, h, *pooled, torch.tensor(shares, dtype=h.dtype))
+    return _non_local(w, h, pooled[0], pooled[1], torch.tensor(shares, dtype=h.dtype))
 
 
 def _non_local(

@@ -221,16 +221,16 @@ def _print_comparison(console: Any, page: dict[str, Any]) -> None:
         difference = found.get("difference", {})
         table.add_row(
             shown(found["rule"]["score"]),
-            _two_lines(froc["score"], froc["interval"]),
+            _value_above_interval(froc["score"], froc["interval"]),
             _changed(difference.get("froc")),
-            _two_lines(tiles["auc"], tiles["auc_interval"]),
+            _value_above_interval(tiles["auc"], tiles["auc_interval"]),
             _changed(difference.get("auc")),
         )
     console.print(table)
     console.print("in brackets: 95 % intervals; the same resamples for both scores\n")
 
 
-def _two_lines(value: float | None, interval: list[float | None]) -> str:
+def _value_above_interval(value: float | None, interval: list[float | None]) -> str:
     return f"{three_decimals(value)}\n({_format_interval(interval)})"
 
 

@@ -55,7 +55,9 @@ def froc_picture(lines: Sequence[FrocLine], title: str, words: Sequence[str] = (
         *heading,
         _axes(across, up),
         _band(across, up, lines[0].points) if alone else None,
-        *(_curve(across, up, line, CURVES[i % len(CURVES)]) for i, line in enumerate(lines)),
+        *reversed(
+            [_curve(across, up, line, CURVES[i % len(CURVES)]) for i, line in enumerate(lines)]
+        ),
         *([_draw_point(across, up, point) for point in lines[0].points] if alone else []),
         None if alone else _legend([line.name for line in lines]),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,13 +35,15 @@ def lesion_page(page: Page, picture: str | None) -> str:
             _score_table(scores),
             _difference_table(page) if page["compared"] else None,
         ),
-        "FROC curve": join(Markup(picture), _sensitivity_table(scores)) if picture else None,
+        "FROC curve": join(_image(picture), _sensitivity_table(scores)) if picture else None,
         "Slides": _slide_table(page),
-        "Settings": _settings(page),
+        "Settings": _settings_of_rule(page),
     }
     return whole_page(
         title,
-        element("header", element("h1", title), element("p", _describe(page), class_="about")),
+        element(
+            "header", element("h1", title), element("p", _describe_slides(page), class_="about")
+        ),
         element("p", " ".join(map(summarise_score, scores)), class_="verdict"),
         *(element("p", words, class_="warn") for words in page["warnings"]),
         *(element("section", element("h2", name), body) for name, body in sections.items() if body),
@@ -57,13 +60,20 @@ def summarise_score(found: Page) -> str:
     """
     words = []
     if froc := found["froc"]:
-        words.append(f"FROC score {_with_interval(froc['score'], froc['interval'])}")
+        words.append(f"FROC score {_value_with_limits(froc['score'], froc['interval'])}")
     tiles = found["tiles"]
-    words.append(f"AUC of tiles {_with_interval(tiles['auc'], tiles['auc_interval'])}")
+    words.append(f"AUC of tiles {_value_with_limits(tiles['auc'], tiles['auc_interval'])}")
     return f"{found['rule']['score']}: {', '.join(words)}."
 
 
-def _describe(page: Page) -> str:
+def _image(picture: str) -> Markup:
+    """The picture as an image, whose size and fonts do not depend on the style of the page."""
+    data = base64.b64encode(picture.encode()).decode()
+    words = "FROC curves: sensitivity by false positives per slide"
+    return element("img", src=f"data:image/svg+xml;base64,{data}", alt=words, width=640)
+
+
+def _describe_slides(page: Page) -> str:
     which = "not used in training" if page["part"] == "unseen" else f"split: {page['part']}"
     words = f"{page['slides']} slides ({which})"
     if page["patients"]:
@@ -76,16 +86,18 @@ def _describe(page: Page) -> str:
     return f"{words} {tiles['tumour_tiles']} of {tiles['tiles']} tiles are tumour."
 
 
-def _with_interval(value: float | None, interval: Sequence[float | None]) -> str:
-    return f"{format_number(value)} ({_limits(interval)})"
+def _value_with_limits(value: float | None, interval: Sequence[float | None]) -> str:
+    return f"{format_number(value)} ({_interval_limits(interval)})"
 
 
-def _limits(interval: Sequence[float | None]) -> str:
+def _interval_limits(interval: Sequence[float | None]) -> str:
     return " to ".join(map(format_number, interval))
 
 
 def _estimate(value: float | None, interval: Sequence[float | None]) -> Markup:
-    return number_cell(join(format_number(value), element("small", _limits(interval))), value)
+    return number_cell(
+        join(format_number(value), element("small", _interval_limits(interval))), value
+    )
 
 
 def _score_table(scores: Sequence[Page]) -> Markup:
@@ -174,7 +186,7 @@ def _slide_table(page: Page) -> Markup:
     )
 
 
-def _settings(page: Page) -> Markup:
+def _settings_of_rule(page: Page) -> Markup:
     names = ("model_sha256", "part", "mpp", "class", "tile_share", "draws", "seed")
     skipped = {f"left out: {name}": cause for name, cause in page["left_out"].items()}
     failed = {f"failed: {name}": cause for name, cause in page["failed"].items()}

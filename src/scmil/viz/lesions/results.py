@@ -103,27 +103,27 @@ def compare_scores(scored: Sequence[ScoreResult], draws: int, seed: int) -> list
             "rule": rule_page(other.rule, other.evaluated),
             "froc": other.page["froc"],
             "tiles": other.page["tiles"],
-            "difference": _differences(first, other, draws, seed),
+            "difference": _score_differences(first, other, draws, seed),
         }
         for other in others
     ]
 
 
-def _differences(first: ScoreResult, other: ScoreResult, draws: int, seed: int) -> Page:
+def _score_differences(first: ScoreResult, other: ScoreResult, draws: int, seed: int) -> Page:
     """The score of FROC, and AUC and average precision of tiles, of the other minus the first."""
     found: Page = {"froc": None}
     if first.curve is not None and other.curve is not None:
         pair = (one.froc_draws(draws, seed).mean(1) for one in (other, first))
-        found["froc"] = _difference(other.curve.score - first.curve.score, *pair)
+        found["froc"] = _paired_difference(other.curve.score - first.curve.score, *pair)
     one, two = (each.tile_draws(draws, seed) for each in (other, first))
     for place, name in enumerate(("auc", "ap")):
         known = None not in (values := [each.page["tiles"][name] for each in (other, first)])
         value = values[0] - values[1] if known else math.nan
-        found[name] = _difference(value, one[place], two[place])
+        found[name] = _paired_difference(value, one[place], two[place])
     return found
 
 
-def _difference(value: float, one: Numbers, two: Numbers) -> Page:
+def _paired_difference(value: float, one: Numbers, two: Numbers) -> Page:
     interval = list(percentile_interval(one - two))
     return dict(_json_ready({"value": value, "interval": interval}))
 
