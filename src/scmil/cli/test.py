@@ -11,6 +11,8 @@ from scmil.cli import app
 from scmil.cli.options import (
     TRAINING,
     Device,
+    EventColumn,
+    EventValue,
     Format,
     Json,
     Key,
@@ -18,6 +20,7 @@ from scmil.cli.options import (
     Missing,
     Model,
     Overwrite,
+    TimeColumn,
     device_of,
 )
 from scmil.cli.output import say, say_failed, say_json, say_notes, three_decimals
@@ -52,6 +55,9 @@ def evaluate_(
         ),
     ] = False,
     label: LabelColumn = None,
+    time: TimeColumn = None,
+    event: EventColumn = None,
+    event_value: EventValue = None,
     key: Key = None,
     format_name: Format = None,
     missing: Missing = None,
@@ -67,7 +73,8 @@ def evaluate_(
     Slides and patients that the model was trained on are found by their ids and by their features,
     also under other names, and are an error. The output folder contains metrics with confidence
     intervals, calibration, the change against the internal test split or cross-validation, a
-    comparison of the two cohorts, the predictions, and a page with all of them.
+    comparison of the two cohorts, the predictions, and a page with all of them. The task and its
+    columns are those of the training; name the columns if they differ in this table.
     """
     from scmil import studies as study
     from scmil.errors import OptionError
@@ -75,7 +82,9 @@ def evaluate_(
     if exclude_overlap and allow_overlap:
         raise OptionError("--exclude-overlap and --allow-overlap were both given. Choose one.")
     rule = "exclude" if exclude_overlap else "allow" if allow_overlap else "reject"
-    options = study.CohortOptions(label, key, format_name, missing, drop_unlabelled)
+    options = study.CohortOptions(
+        label, key, format_name, missing, drop_unlabelled, time, event, event_value
+    )
     with progress_bars(as_json) as bars:
         tested = study.evaluate_cohort(
             model,

@@ -45,6 +45,9 @@ class CohortOptions:
     format_name: str | None = None
     missing: str | None = None
     drop_unlabelled: bool = False
+    time: str | None = None
+    event: str | None = None
+    event_value: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def _open_classes(
     study: Page, bags: str | Path, labels: str | Path | None, options: CohortOptions
 ) -> LabelledCohort:
     """Bags with the classes of the model."""
+    _check_no_times(options, "class")
     classes = list(study["classes"])
     notes: tuple[str, ...] = ()
     if Path(bags).is_dir() and labels is not None:
@@ -186,7 +190,7 @@ def _open_targets(
             "after the bags."
         )
     words = words_of(options.missing) or ()
-    targets = read_targets(labels, target.task, _columns(target, options.label), missing=words)
+    targets = read_targets(labels, target.task, _columns(target, options), missing=words)
     opened = open_bags(bags, options.format_name, key=options.key)
     known = set(targets.known)
     missing = [bag_id for bag_id in opened.ids if targets.of(bag_id) is None]
@@ -196,18 +200,39 @@ def _open_targets(
     return LabelledCohort(_with_patients(kept, own), own, notes)
 
 
-def _columns(target: Target, label: str | None) -> TargetColumns:
+def _check_no_times(options: CohortOptions, task: str) -> None:
+    """Raise OptionError if columns of survival are named for a model of another task."""
+    if given := [name for name in ("time", "event", "event_value") if getattr(options, name)]:
+        raise OptionError(
+            f"--{given[0].replace('_', '-')} is for the task 'survival', and the model predicts "
+            f"the task {task!r}. Omit it."
+        )
+
+
+def _columns(target: Target, options: CohortOptions) -> TargetColumns:
+    """The columns of the training, or those that the user names for another table."""
     if isinstance(target, CombinedTarget):
         raise OptionError(
             "the model predicts several targets at once, which cannot be tested on another cohort "
             "in one step. Write its predictions (scmil predict), or train a model for each target."
         )
     if isinstance(target, SurvivalTarget):
-        return TargetColumns(time=target.time, event=target.event)
+        return TargetColumns(
+            time=options.time or target.time,
+            event=options.event or target.event,
+            event_value=options.event_value,
+        )
+    _check_no_times(options, target.task)
+    named = words_of(options.label) or []
     if isinstance(target, LabelsTarget):
-        return TargetColumns(label=list(target.names))
+        if named and len(named) != len(target.names):
+            raise OptionError(
+                f"--label names {len(named)} columns, and the model predicts {len(target.names)} "
+                f"labels: {', '.join(target.names)}. Name a column for each, in this order."
+            )
+        return TargetColumns(label=named or list(target.names))
     grades = target.grades if isinstance(target, GradeTarget) else None
-    return TargetColumns(label=[label or target.name], grades=grades)
+    return TargetColumns(label=named or [target.name], grades=grades)
 
 
 def _with_patients(bags: BagSet, targets: Targets) -> BagSet:

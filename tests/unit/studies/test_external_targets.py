@@ -23,7 +23,7 @@ from scmil.studies.external_targets import internal_targets, score_targets
 from scmil.studies.predict import load_trained_model
 from scmil.studies.settings import TaskOptions
 
-QUICK: dict[str, Any] = {"aggregator": "mean", "recipe": "paper", "epochs": 6}
+QUICK: dict[str, Any] = {"aggregator": "mean", "recipe": "paper", "epochs": 4}
 LABEL = {"survival": None, "regression": "age", "ordinal": "grade", "multilabel": "tp53,msi"}
 MAIN = {"survival": "c_index", "regression": "r2", "ordinal": "kappa", "multilabel": "macro: auc"}
 
@@ -78,7 +78,7 @@ def models(home: Path) -> dict[str, Path]:
         data = open_cohort(home / "ours", task)
         found[task] = studies.train(data, home / task, **QUICK).out
         found[f"{task} folds"] = studies.train(
-            data, home / f"{task}-folds", folds=3, keep_folds=True, **QUICK
+            data, home / f"{task}-folds", folds=2, keep_folds=True, **QUICK
         ).out
     return found
 
@@ -104,7 +104,7 @@ def test_the_page_of_every_task_has_its_plots_and_the_change_with_an_interval(
     models: dict[str, Path], home: Path, tmp_path: Path, task: str, folds: bool
 ) -> None:
     page = evaluate(models[f"{task} folds" if folds else task], home / "theirs", tmp_path)
-    source = "the cross-validation with 3 folds" if folds else "the internal test split"
+    source = "the cross-validation with 2 folds" if folds else "the internal test split"
     assert page["internal"]["source"] == source
     own, inside = (page[key]["slide"][MAIN[task]] for key in ("metrics", "internal"))
     change = page["change"]["slide"][MAIN[task]]
@@ -180,7 +180,7 @@ def test_an_ensemble_predicts_the_mean_and_the_spread_of_its_models(
     folder = models[f"{task} folds"]
     bags = studies.open_bags_to_predict([home / "theirs" / "bags"])
     predicted = studies.predict_folder(folder, bags, tmp_path / "p.csv")
-    assert predicted.models == 3
+    assert predicted.models == 2
     predictor = predictor_of(folder, *load_trained_model(folder))
     alone = []
     for member in predictor.members:
@@ -205,7 +205,7 @@ def test_an_ensemble_predicts_the_mean_and_the_spread_of_its_models(
         assert sd == pytest.approx(values.std(0, ddof=1).tolist(), rel=1e-3, abs=1e-5)
         assert max(sd) > 0
     page = evaluate(folder, home / "theirs", tmp_path / "out")
-    assert page["model"]["ensemble"] == 3
+    assert page["model"]["ensemble"] == 2
     tested = rows_of(tmp_path / "out" / "predictions.csv")
     assert [row[f"p_{names[0]}"] for row in tested] == [
         row[f"p_{names[0]}"]
@@ -230,10 +230,10 @@ def test_an_ensemble_of_cox_models_is_centred_at_their_training_slides(
     home: Path, tmp_path: Path
 ) -> None:
     data = open_cohort(home / "ours", "survival")
-    trained = studies.train(data, tmp_path / "cox", folds=3, keep_folds=True, loss="cox", **QUICK)
+    trained = studies.train(data, tmp_path / "cox", folds=2, keep_folds=True, loss="cox", **QUICK)
     predictor = predictor_of(tmp_path / "cox", *load_trained_model(tmp_path / "cox"))
     assert isinstance(predictor.objective, CoxObjective)
-    assert len({member.centre for member in predictor.members}) == 3
+    assert len({member.centre for member in predictor.members}) == 2
     page = evaluate(tmp_path / "cox", home / "theirs", tmp_path / "out")
     assert page["metrics"]["survival_calibration"]["groups"] == []
     assert "without a baseline" in (tmp_path / "out" / "report.html").read_text()
@@ -256,6 +256,34 @@ def test_a_cohort_without_events_is_rejected_before_anything_is_written(
     with pytest.raises(DataError, match="no-events: all 12 times are censored"):
         evaluate(models["survival"], cohort, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_columns_with_other_names_are_named(
+    models: dict[str, Path], home: Path, tmp_path: Path
+) -> None:
+    cohort = tmp_path / "renamed"
+    cohort.mkdir()
+    head, *rows = (home / "theirs/labels.csv").read_text().splitlines()
+    for old, new in {"os_months": "fu", "os_event": "status", "tp53,msi": "gene,micro"}.items():
+        head = head.replace(old, new)
+    cells = [row.split(",") for row in rows]
+    rows = [",".join([*row[:3], str(int(row[3]) + 1), *row[4:]]) for row in cells]
+    (cohort / "labels.csv").write_text("\n".join([head, *rows]))
+    (cohort / "bags").symlink_to(home / "theirs/bags")
+    named = ["--time", "fu", "--event", "status", "--event-value", "2"]
+    run_test(models["survival"], cohort, tmp_path / "a", *named, code=0)
+    run_test(models["multilabel"], cohort, tmp_path / "b", "--label", "gene,micro", code=0)
+    for task, out in (("survival", "a"), ("multilabel", "b")):
+        page = evaluate(models[task], home / "theirs", tmp_path / f"{out}2")
+        again = json.loads((tmp_path / out / "metrics.json").read_text())
+        assert again["metrics"] == page["metrics"]
+    message = run_test(models["survival"], cohort, tmp_path / "c", code=1)
+    assert "os_months" in message
+    message = run_test(models["multilabel"], cohort, tmp_path / "c", "--label", "gene", code=1)
+    assert "names 1 columns, and the model predicts 2 labels: tp53, msi" in message
+    message = run_test(models["ordinal"], cohort, tmp_path / "c", "--time", "fu", code=1)
+    assert "--time is for the task 'survival', and the model predicts the task 'ordinal'" in message
 
 
 @pytest.mark.slow
