@@ -45,6 +45,7 @@ from scmil.sparse_coding.kernel_blocks import (
 from scmil.sparse_coding.kernel_direct import direct_codes, is_direct
 from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.kernel_numpy import (
+    LARGEST_WEIGHTS,
     Small,
     is_small,
     raise_second_derivative,
@@ -96,7 +97,9 @@ def fused_sparse_coding(
         return small_codes(form, gram, *inputs)
     if form.low is None and is_direct(x, D):
         # Two threads take no less time for so little, and much more beside another process.
-        short = n * (p * (p // 4 + m) + form.layers * m * m) <= SHORTEST_DIVIDED
+        weights = p * (p // 4 + m)
+        short = n * (weights + form.layers * m * m) <= SHORTEST_DIVIDED
+        short = short and weights <= LARGEST_WEIGHTS
         with Lanes(1, torch.get_num_threads() if short else 1).one_thread():
             return direct_codes(form, gram, x, D, log_mu, network)
     return _forward(form, False, *inputs)[0]
