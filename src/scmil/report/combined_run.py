@@ -17,6 +17,7 @@ from scmil.report.run_files import (
     read_costs,
     read_experiment,
     read_failures,
+    read_folds,
     read_history,
     read_plan_file,
     read_results,
@@ -143,8 +144,10 @@ def _read_part(
         expected = {key.protocol: result.repeats * result.bags for key, result in own.items()}
         found = read_held_out(run, one, targets[one.dataset], expected, prefix)
         held_out |= {Key(one.method, one.dataset, name): rows for name, rows in found.items()}
+    [(main, _)] = main_metrics(first)
+    folds = read_folds(run / "folds.csv", results, f"{prefix}{main}") if results else {}
     return TargetRun(
-        **{**common, "title": f"{common['title']} · {name_of_part(first)}"},
+        **{**common, "title": f"{common['title']} · {name_of_part(first)}", "folds": folds},
         results={
             key: result._replace(
                 bags=len(np.unique(held_out[key].bags)),

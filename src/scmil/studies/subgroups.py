@@ -13,6 +13,7 @@ from scmil.bags.slide_columns import read_slide_column
 from scmil.bags.slide_ids import slide_id
 from scmil.bags.targets import target_from_json
 from scmil.core.outputs import Outputs
+from scmil.core.run_format import COMBINED
 from scmil.core.tables import records_csv
 from scmil.core.text import encode_utf8, first_names
 from scmil.errors import DataError, OptionError
@@ -197,7 +198,8 @@ def _of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
 def _of_run(
     folder: Path, method: str | None, dataset: str | None, classes: tuple[str, ...]
 ) -> FoundPredictions:
-    if task_of_run(folder) is not None:
+    if (task := task_of_run(folder)) is not None:
+        _check_single(task)
         targets = read_target_run(folder)
         key = _choose_key(targets, targets.held_out, method, dataset)
         return _targets_of_run(targets, key)
@@ -221,8 +223,17 @@ def _of_run(
     return FoundPredictions(tuple(positions), outcomes, names, _origin_of(key))
 
 
+def _check_single(task: str) -> None:
+    if task == COMBINED:
+        raise DataError(
+            "the model predicts several targets at once, and subgroups are compared for one. Train "
+            "a model for each target, or choose another folder."
+        )
+
+
 def _targets_of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
     """The test predictions of a model of another task than classes."""
+    _check_single(study["task"])
     task, target, names = study["task"], study["target"], tuple(study["classes"])
     observed = observed_columns(target_from_json(target))
     needed = ["slide_id", "case_id", "part", "y_pred", *observed, *(f"p_{name}" for name in names)]

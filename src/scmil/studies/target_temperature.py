@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scmil.core.limits import BOUNDS
 from scmil.core.shapes import Numbers
+from scmil.models.combined_objective import ClassObjective, CombinedObjective
 from scmil.models.objectives import (
     CoxObjective,
     MultilabelObjective,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from scmil.models.model import MILModel
     from scmil.training.fold import TrainedFold
 
+WITHOUT_TEMPERATURE = (CoxObjective, RegressionObjective, ClassObjective, CombinedObjective)
 GRID = 401  # temperatures of each of the rounds of the search
 ROUNDS = 3
 
@@ -61,7 +63,7 @@ def fit_target_temperature(objective: Objective, numbers: Numbers, values: Numbe
     >>> round(found, 2)  # 3 of 4: the logit is log 3
     1.82
     """
-    assert not isinstance(objective, (CoxObjective, RegressionObjective))
+    assert not isinstance(objective, WITHOUT_TEMPERATURE)
     given, target = torch.tensor(numbers), torch.tensor(np.asarray(values, dtype=float))
 
     def loss(log_temperature: float) -> float:
@@ -103,7 +105,7 @@ def calibrate_target(
     objective = model.objective
     assert bags.targets is not None
     assert objective is not None
-    assert not isinstance(objective, (CoxObjective, RegressionObjective))
+    assert not isinstance(objective, WITHOUT_TEMPERATURE)
     plain = copy.copy(model)  # the same weights
     plain.objective = _Unchanged(objective.numbers)
     scaled = bags if fold.scaling is None else fold.scaling.apply_to_bags(bags)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.core.limits import Bound
+from scmil.core.run_format import COMBINED
 from scmil.core.shapes import Numbers
 from scmil.errors import OptionError
 from scmil.stats.calibration import SMALLEST, fit_temperature, temper
@@ -107,6 +108,11 @@ def check_calibration(task: str | None, loss: str | None) -> None:
     ...
     scmil.errors.OptionError: --calibrate scales probabilities, and the task 'regression' has...
     """
+    if task == COMBINED:
+        raise OptionError(
+            "--calibrate is not available for several targets at once: each part would need a "
+            "temperature of its own. Omit the option, or train a model for each target."
+        )
     if task == "regression":
         raise OptionError(
             "--calibrate scales probabilities, and the task 'regression' has none: a predicted "

@@ -186,3 +186,26 @@ def test_options_that_do_not_fit_several_targets_are_rejected(
 def test_another_cohort_cannot_be_tested_in_one_step(home: Path, tmp_path: Path) -> None:
     words = ("test", home / "model", home / "bags", home / "labels.csv", "--out", tmp_path / "t")
     assert "several targets at once" in call(*words, code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--calibrate",), "--calibrate is not available for several targets"),
+        (("--folds", "2", "--keep-folds"), "--keep-folds is not available for several targets"),
+    ],
+)
+def test_what_needs_one_target_is_rejected_before_the_training(
+    home: Path, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    inputs = (home / "bags", home / "labels.csv", "--task", TASK, "--label", COLUMNS)
+    output = call("train", *inputs, *words, "--out", tmp_path / "model", code=1)
+    assert message in output
+    assert not (tmp_path / "model").exists()
+
+
+def test_subgroups_are_of_one_target(home: Path) -> None:
+    for folder in ("model", "run"):
+        words = ("subgroups", home / folder, home / "labels.csv", "--by", "label")
+        method = () if folder == "model" else ("--method", "mean")
+        assert "subgroups are compared for one" in call(*words, *method, code=1)
