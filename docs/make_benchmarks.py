@@ -38,6 +38,7 @@ def filled(page: str) -> str:
         "worth": lambda: worth(run),
         "other runs": other_runs,
         "speed": speed,
+        "shapes": shapes,
         "aggregators": aggregator_costs,
         **{f"table {protocol}": partial(table, run, protocol) for protocol in run.protocols},
     }
@@ -165,6 +166,47 @@ def aggregator_costs() -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def shapes() -> str:
+    """The layer at all shapes, and those beyond a bound, alone and beside a busy process."""
+    parts = []
+    for name, where in (("", "without load"), ("_loaded", "beside a process that computes")):
+        rows = _read(f"sparse_coding_shapes{name}")["shapes"]
+        lines = [
+            "| threads | rows | shapes | time / transcription | time / products | beyond a bound |",
+            "|---|---|---|---|---|---|",
+        ]
+        for threads, n in dict.fromkeys((row["threads"], row["n"]) for row in rows):
+            group = [row for row in rows if (row["threads"], row["n"]) == (threads, n)]
+            clock = "cpu " if threads == 1 else ""
+            ranges = [
+                f"{min(values):.2f} to {max(values):.2f}"
+                for other in ("transcription", "floor")
+                for values in [[row[f"{clock}ours / {other}"] for row in group]]
+            ]
+            beyond = sum(bool(row["beyond"]) for row in group)
+            lines.append(
+                f"| {threads} | {n} | {len(group)} | {ranges[0]} | {ranges[1]} | {beyond} |"
+            )
+        late = [row for row in rows if row["beyond"]]
+        listed = "\n".join(f"- {_shape(row)}" for row in late)
+        found = f"{len(rows) - len(late)} of {len(rows)} shapes keep the bounds {where}"
+        parts += [
+            "\n".join(lines),
+            f"{found}; beyond a bound:\n\n{listed}" if late else f"{found}.",
+        ]
+    return "\n\n".join(parts)
+
+
+def _shape(row: dict[str, Any]) -> str:
+    clock = "cpu " if row["threads"] == 1 else ""
+    passes = "forward and backward" if row["pass"] == "both" else "forward"
+    return (
+        f"{row['n']} x {row['p']}, {row['m']} atoms, {passes}, {row['threads']} threads: "
+        f"{row[f'{clock}ours / transcription']:.2f} of the transcription, "
+        f"{row[f'{clock}ours / floor']:.2f} of the products"
+    )
 
 
 def _layer_rows() -> Iterator[Row]:
