@@ -96,8 +96,6 @@ def test_wrong_input_is_rejected_before_training(tmp_path: Path) -> None:
     base = ["compare", home / "bags", home / "values.csv", "--out", home / "out"]
     printed = scmil(*base, "--task", "survival", "--loss", "huber", code=1)
     assert "loss = 'huber' for the task 'survival'. Known: discrete, cox." in printed.stderr
-    printed = scmil(*base, "--task", "survival", "--aggregator", "clam-sb", code=1)
-    assert "Choose another aggregator" in printed.stderr
     printed = scmil(*base, "--task", "regression", "--label", "slide_id", code=1)
     assert "is no number" in printed.stderr
     assert not (home / "out").exists()

@@ -68,7 +68,7 @@ def mean_fold_decision_interval(metric: str, folds: Sequence[FoldScores]) -> Int
     ...          for f in range(5)]
     >>> interval = mean_fold_decision_interval("balanced_accuracy", folds)
     >>> [round(limit, 2) for limit in interval]
-    [0.57, 0.87]
+    [0.56, 0.88]
     """
     labels = np.concatenate([fold.labels for fold in folds])
     p = np.concatenate([fold.probabilities for fold in folds])

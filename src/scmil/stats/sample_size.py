@@ -127,7 +127,7 @@ def expected_correlation_interval(value: float, patients: float) -> Interval:
         DataError: The correlation is not between 0 and 1.
 
     >>> [round(end, 3) for end in expected_correlation_interval(0.6, 50)]
-    [0.386, 0.752]
+    [0.386, 0.753]
     """
     if not 0 <= value < 1:
         raise DataError(

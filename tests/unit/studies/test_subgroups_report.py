@@ -74,7 +74,7 @@ def test_only_the_test_split_of_a_model_counts(model: Path, labels: Path) -> Non
 
 def test_the_command_prints_groups_the_gap_and_the_files(model: Path, labels: Path) -> None:
     text = scmil("subgroups", model, labels, "--by", "site, sex").stdout
-    assert "site b, 20 patients: accuracy 0.5" in text
+    assert "site b, 20 patients: AUC 0.4" in text
     assert "adjusted p" in text
     page = json.loads(scmil("subgroups", model, labels, "--by", "sex", "--json").stdout)
     assert {gap["column"] for gap in page["gaps"]} == {"sex"}
