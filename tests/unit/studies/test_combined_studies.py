@@ -21,6 +21,8 @@ from scmil.stats.concordance import concordance
 from scmil.stats.ordinal import quadratic_kappa
 from scmil.studies.plan import make_plan
 
+pytestmark = pytest.mark.slow  # models are trained
+
 TASK = "ordinal,regression,multilabel,class,survival"
 COLUMNS = "grade,age,tp53,label"
 NAMES = ("grade", "age", "labels", "label", "survival")

@@ -23,6 +23,8 @@ from scmil.studies.external_targets import internal_targets, score_targets
 from scmil.studies.predict import load_trained_model
 from scmil.studies.settings import TaskOptions
 
+pytestmark = pytest.mark.slow  # models are trained
+
 QUICK: dict[str, Any] = {"aggregator": "mean", "recipe": "paper", "epochs": 4}
 LABEL = {"survival": None, "regression": "age", "ordinal": "grade", "multilabel": "tp53,msi"}
 MAIN = {"survival": "c_index", "regression": "r2", "ordinal": "kappa", "multilabel": "macro: auc"}

@@ -18,6 +18,8 @@ from scmil.errors import DataError, OptionError, OutputError
 from scmil.stats import target_subgroups
 from scmil.studies.subgroups import report_subgroups
 
+pytestmark = pytest.mark.slow  # models are trained
+
 SLIDES = 60
 
 

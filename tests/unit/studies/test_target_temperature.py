@@ -35,6 +35,8 @@ from scmil.training.fold import TrainedFold
 from scmil.training.history import History
 from scmil.training.target_objectives import objective_for
 
+pytestmark = pytest.mark.slow  # models are trained
+
 QUICK: dict[str, Any] = {"aggregator": "mean", "recipe": "paper", "epochs": 4}
 LABEL = {"survival": None, "ordinal": "grade", "multilabel": "tp53,msi", "regression": "age"}
 Tempered = SurvivalObjective | OrdinalObjective | MultilabelObjective
