@@ -23,7 +23,8 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from golden_cases import CASES, LAYERS, largest_differences, onednn  # noqa: E402
+from golden_cases import CASES, LAYERS, onednn  # noqa: E402
+from golden_comparisons import largest_differences  # noqa: E402
 from golden_numbers import Golden  # noqa: E402
 
 RESULTS = HERE / "results" / "fidelity.json"

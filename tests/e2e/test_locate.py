@@ -11,80 +11,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 pytest.importorskip("shapely")
 
+from lesion_cohort import PROVENANCE, SIDE, SLIDES, bag, lesion, outline, write_lesion_cohort
 from shapely import MultiPolygon, box
 
 from scmil import studies as study
-from scmil.bags.bag import Bag, BagSet
+from scmil.bags.bag import BagSet
 from scmil.bags.hdf5 import write_bag
 from scmil.cli import app
 from scmil.errors import DataError, OptionError, OutputError
 from scmil.slides.annotations.asap import write_asap
-from scmil.slides.annotations.geojson import Region, write_geojson
+from scmil.slides.annotations.geojson import Region
 from scmil.stats.localisation import Rule
 from scmil.studies import open_bags_to_predict
 from scmil.viz.lesions import locate
-
-SIDE, WIDE, DIM, SLIDES = 256, 10, 6, 16
-PROVENANCE = {
-    "encoder": "drawn",
-    "size_px": SIDE,
-    "mpp": 0.5,
-    "side_level0": float(SIDE),
-    "slide_mpp": 0.5,
-    "overlap_px": 0,
-    "slide_size": [SIDE * WIDE, SIDE * WIDE],
-}
-
-
-def lesion(place: int) -> tuple[int, int]:
-    """The tile at which the lesion of three by three tiles begins."""
-    return place % 7, place * 3 % 7
-
-
-def bag(place: int) -> Bag:
-    """A slide of ten by ten tiles; every second one has a lesion, whose tiles look different."""
-    generator = torch.Generator().manual_seed(place)
-    x = torch.randn(WIDE, WIDE, DIM, generator=generator)
-    if place % 2:
-        left, top = lesion(place)
-        x[top : top + 3, left : left + 3, 0] += 5
-    xy = SIDE * torch.tensor([(column, row) for row in range(WIDE) for column in range(WIDE)])
-    return Bag(
-        f"slide_{place:02}",
-        x.reshape(-1, DIM),
-        place % 2,
-        f"p{place}",
-        xy=xy,
-        provenance=PROVENANCE,
-    )
-
-
-def outline(place: int) -> Region:
-    left, top = (SIDE * tile for tile in lesion(place))
-    return Region(
-        "lesion", MultiPolygon([box(left, top, left + 3 * SIDE, top + 3 * SIDE)]), "Tumor"
-    )
 
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bags, outlines in both formats, and a model that has learned from most of them."""
     home = tmp_path_factory.mktemp("locate")
-    for place in range(SLIDES):
-        write_bag(bag(place), home / "bags" / f"slide_{place:02}.h5")
-    (home / "outlines").mkdir()
-    for place in range(1, SLIDES, 2):
-        if place % 4 == 1:
-            write_asap([outline(place)], home / "outlines" / f"slide_{place:02}.xml")
-        else:
-            write_geojson([outline(place)], home / "outlines" / f"slide_{place:02}.geojson")
-    names = "".join(f"p{i},slide_{i:02},{'tumour' if i % 2 else 'normal'}\n" for i in range(SLIDES))
-    (home / "labels.csv").write_text("case_id,slide_id,label\n" + names)
+    write_lesion_cohort(home)
     data = study.open_data(home / "bags", home / "labels.csv")
     study.train(
         data,

@@ -15,11 +15,9 @@ from golden_cases import (
     NOT_OFFERED,
     WITHOUT_CODE,
     Case,
-    compare_case,
-    compare_layer,
     onednn,
-    place,
 )
+from golden_comparisons import compare_case, compare_layer, place
 from golden_numbers import GOLDEN, Golden, uniform
 
 from scmil.models import aggregators

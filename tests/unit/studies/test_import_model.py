@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from golden_cases import CASES, Case, onednn, place
+from golden_cases import CASES, Case, onednn
+from golden_comparisons import place
 from golden_numbers import Golden
 
 from scmil import Bag, write_bag
