@@ -146,14 +146,14 @@ def aggregator_costs() -> str:
     cases = _read("aggregators")["cases"]
     lines = [
         "| aggregator | 1 000 tiles, ms | 8 000 tiles, ms | of its products | with SC | torchmil's "
-        "time / ours: 100, 1 000, 8 000 tiles | 50 000 tiles, MiB: step | prediction |",
+        "time / ours: 100, 1 000, 8 000, 50 000 tiles | 50 000 tiles, MiB: step | prediction |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(key.rpartition(",")[0] for key in cases):
         small, medium, large, huge = (
             cases.get(f"{name}, {n}", {}) for n in (100, 1000, 8000, 50_000)
         )
-        ratios = [case.get("speed-up over torchmil") for case in (small, medium, large)]
+        ratios = [case.get("speed-up over torchmil") for case in (small, medium, large, huge)]
         memory = [huge.get("MiB", {}).get(kind, "–") for kind in ("ours", "prediction")]
         cells = [
             f"`{name}`",
@@ -161,7 +161,7 @@ def aggregator_costs() -> str:
             f"{large['milliseconds']['ours']:.0f}",
             f"{large['time / floor']:.2f}",
             f"{large['SC / without']:.2f}",
-            ", ".join(f"{ratio:.2f}" for ratio in ratios) if all(ratios) else "",
+            ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio),
             *(size if isinstance(size, str) else f"{size:.0f}" for size in memory),
         ]
         lines.append(f"| {' | '.join(cells)} |")
