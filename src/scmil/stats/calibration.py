@@ -15,7 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError
-from scmil.stats.bootstrap import Groups, Interval, statistic_intervals
+from scmil.stats.bootstrap import (
+    Groups,
+    Interval,
+    draw_positions,
+    percentile_interval,
+    statistic_intervals,
+)
+from scmil.stats.metrics import CALIBRATION_BINS, calibration_gaps, squared_errors
 from scmil.stats.small_samples import proportion_interval
 
 SMALLEST = 1e-12  # probabilities are at least this far from 0 and 1 before their logit is taken
@@ -184,6 +191,56 @@ def recalibration_intervals(
         lambda rows: _recalibrate(y[rows], p[rows]), len(y), groups, draws, seed
     )
     return dict(zip(Recalibration._fields, found, strict=True))
+
+
+def error_intervals(
+    labels: NDArray[np.int64],
+    p: Numbers,
+    units: NDArray[np.int64],
+    draws: int = 1000,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """The 95 % bootstrap intervals of the Brier score and the calibration error.
+
+    Both are sums over slides, so that all resamples of a block are one matrix product.
+
+    Args:
+        labels: Class of each slide (n,).
+        p: Class probabilities (n, classes).
+        units: The number of the patient of each slide, from 0; whole patients are resampled.
+        draws: Number of resamples.
+        seed: Seed of the resamples.
+
+    Returns:
+        The intervals `brier` and `calibration_error`; NaN for fewer than two patients.
+
+    >>> p = np.array([[0.8, 0.2]] * 3 + [[0.4, 0.6]] * 3)
+    >>> found = error_intervals(np.array([0, 0, 1, 0, 1, 1]), p, np.arange(6))
+    >>> [round(end, 2) for end in found["brier"]]
+    [0.1, 0.41]
+    """
+    patients = int(units.max()) + 1
+    if patients < 2:
+        return dict.fromkeys(("brier", "calibration_error"), Interval(math.nan, math.nan))
+    bins, gaps = calibration_gaps(labels, p)
+    by_bin = np.bincount(units * CALIBRATION_BINS + bins, gaps, patients * CALIBRATION_BINS)
+    sums = np.column_stack(
+        [
+            np.bincount(units),
+            np.bincount(units, squared_errors(labels, p)),
+            by_bin.reshape(patients, CALIBRATION_BINS),
+        ]
+    )
+    totals = []
+    for drawn in draw_positions(patients, draws, np.random.default_rng(seed)):
+        rows = patients * np.arange(len(drawn))[:, None]
+        counts = np.bincount((drawn + rows).ravel(), minlength=drawn.size)
+        totals.append(counts.reshape(drawn.shape) @ sums)
+    slides, squared, *of_bins = np.concatenate(totals).T
+    return {
+        "brier": percentile_interval(squared / slides),
+        "calibration_error": percentile_interval(np.abs(of_bins).sum(0) / slides),
+    }
 
 
 def fit_temperature(labels: ArrayLike, logits: ArrayLike) -> float:

@@ -264,13 +264,34 @@ def _auc_many(y: NDArray[np.int64], s: NDArray[np.float64]) -> NDArray[np.float6
     return np.divide(below, pairs, out=np.full(len(s), np.nan), where=pairs > 0)
 
 
-def _brier(y: NDArray[np.int64], p: NDArray[np.float64]) -> float:
+def squared_errors(y: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The squared error of each bag (b,), whose mean is the Brier score.
+
+    >>> squared_errors(np.array([0, 1]), np.array([[0.5, 0.5], [0.0, 1.0]])).tolist()
+    [0.25, 0.0]
+    """
     if p.shape[1] == 2:
-        return ((p[:, 1] - y) ** 2).mean()
-    return ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean()
+        return (p[:, 1] - y) ** 2
+    return ((p - np.eye(p.shape[1])[y]) ** 2).sum(1)
+
+
+def calibration_gaps(
+    y: NDArray[np.int64], p: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The bin of the predicted probability of each bag (b,), and its difference to the outcome.
+
+    >>> bins, gaps = calibration_gaps(np.array([0, 1]), np.array([[0.5, 0.5], [0.0, 1.0]]))
+    >>> bins.tolist(), gaps.tolist()
+    ([5, 9], [0.5, 0.0])
+    """
+    predicted, observed = (p[:, 1], y) if p.shape[1] == 2 else (p.max(1), p.argmax(1) == y)
+    bins = np.clip(predicted * CALIBRATION_BINS, 0, CALIBRATION_BINS - 1).astype(np.int64)
+    return bins, predicted - observed
+
+
+def _brier(y: NDArray[np.int64], p: NDArray[np.float64]) -> float:
+    return squared_errors(y, p).mean()
 
 
 def _calibration_error(y: NDArray[np.int64], p: NDArray[np.float64]) -> float:
-    predicted, observed = (p[:, 1], y) if p.shape[1] == 2 else (p.max(1), p.argmax(1) == y)
-    bins = np.clip(predicted * CALIBRATION_BINS, 0, CALIBRATION_BINS - 1).astype(np.int64)
-    return np.abs(np.bincount(bins, predicted - observed)).sum() / len(y)
+    return np.abs(np.bincount(*calibration_gaps(y, p))).sum() / len(y)

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from scmil.core.shapes import Numbers
 from scmil.errors import DataError
-from scmil.stats.bootstrap import Groups, Interval, statistic_intervals
+from scmil.stats.bootstrap import Groups, Interval, number_groups, statistic_intervals
+from scmil.stats.calibration import error_intervals
 from scmil.stats.metrics import METRICS, score_all
 from scmil.stats.small_samples import UNKNOWN, mean_interval, metric_intervals, widest
 
@@ -127,19 +128,10 @@ def _score_label(y: Numbers, p: Numbers, threshold: float, groups: Groups | None
     both = np.stack([1 - p[known], p[known]], axis=1)
     patients = None if groups is None else [groups[i] for i in known.tolist()]
     intervals = metric_intervals(labels, both, threshold, patients)
-    others = [name for name in METRICS if name not in intervals]
-
-    def rest(rows: NDArray[np.int64]) -> list[float]:
-        scores = score_all(labels[rows], both[rows], threshold)
-        return [scores[name] for name in others]
-
-    found = statistic_intervals(rest, len(known), patients, draws=500)
-    return LabelScores(
-        len(known),
-        positive,
-        score_all(labels, both, threshold),
-        intervals | dict(zip(others, found, strict=True)),
-    )
+    units = number_groups(patients, len(known))
+    intervals |= error_intervals(labels, both, units, draws=500)
+    scores = score_all(labels, both, threshold)
+    return LabelScores(len(known), positive, scores, intervals)
 
 
 def _macro(y: Numbers, p: Numbers, threshold: float, rows: NDArray[np.int64]) -> list[float]:

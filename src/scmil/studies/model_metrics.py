@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scmil.bags.splits import Split
-from scmil.stats.bootstrap import draw_positions, percentile_interval
+from scmil.stats.calibration import error_intervals
 from scmil.stats.groups import group_positions, pool_slides
-from scmil.stats.metrics import METRICS, score_all
-from scmil.stats.small_samples import METHODS, UNKNOWN, metric_intervals
+from scmil.stats.metrics import score_all
+from scmil.stats.small_samples import METHODS, metric_intervals
 from scmil.studies.model_folder import Page
 
 if TYPE_CHECKING:
@@ -80,20 +80,13 @@ def interval_of_all(
     >>> metrics["n"], metrics["auc"]
     (8, {'value': 1.0, 'low': 0.582503, 'high': 1.0})
     """
-    alone = list(np.arange(len(labels))[:, None])
-    members = alone if groups is None else _sorted_groups(groups)
-    scores = []
-    for block in draw_positions(len(members), DRAWS, np.random.default_rng(seed)):
-        for units in block:
-            rows = np.concatenate([members[unit] for unit in units])
-            scores.append(list(score_all(labels[rows], p[rows], threshold).values()))
-    values = score_all(labels, p, threshold)
+    # The bootstrap depends on the order of the patients: by name.
+    units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     intervals = metric_intervals(labels, p, threshold, groups)
-    page: Page = {"n": len(labels), "patients": len(members)}
-    for metric, column in zip(METRICS, np.array(scores).T, strict=True):
-        resampled = percentile_interval(column) if len(members) > 1 else UNKNOWN
-        low, high = intervals.get(metric, resampled)
-        page[metric] = estimate_json(values[metric], low, high)
+    intervals |= error_intervals(labels, p, units, DRAWS, seed)
+    page: Page = {"n": len(labels), "patients": int(units.max()) + 1}
+    for metric, value in score_all(labels, p, threshold).items():
+        page[metric] = estimate_json(value, *intervals[metric])
     return page
 
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from scmil.errors import DataError
+from scmil.stats.bootstrap import statistic_intervals
 from scmil.stats.calibration import (
     brier_parts,
+    error_intervals,
     fit_temperature,
     recalibrate,
     recalibration_intervals,
@@ -153,6 +155,21 @@ def test_slides_of_one_patient_count_as_one() -> None:
     assert coverage.interval.low < coverage.coverage <= coverage.interval.high
     with pytest.raises(DataError, match="1 patients have slides of different classes"):
         conformal_threshold([0, 1, 1], [[0.5, 0.5]] * 3, 0.1, ["a", "a", "b"])
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_intervals_of_errors_are_those_of_the_metrics_of_each_resample(classes: int) -> None:
+    random = np.random.default_rng(classes)
+    labels, p = random.integers(0, classes, 40), random.dirichlet(np.ones(classes), 40)
+    patients = [*range(20), *random.integers(0, 20, 20).tolist()]
+    found = error_intervals(labels, p, np.array(patients), draws=60, seed=3)
+    for name, metric in {"brier": brier, "calibration_error": calibration_error}.items():
+        (expected,) = statistic_intervals(
+            lambda rows, metric=metric: metric(labels[rows], p[rows]), 40, patients, 60, 3
+        )
+        assert found[name] == pytest.approx(expected, abs=1e-12)
+    alone = error_intervals(labels, p, np.zeros(40, np.int64))
+    assert np.isnan([*alone["brier"], *alone["calibration_error"]]).all()
 
 
 @pytest.mark.parametrize(
