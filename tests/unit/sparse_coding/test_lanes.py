@@ -144,7 +144,7 @@ def test_an_error_of_a_lane_is_raised_when_no_thread_works_any_more(failing: int
 
 def test_threads_that_have_not_started_are_not_waited_for() -> None:
     release = threading.Event()
-    busy = kernel_lanes._pool(2, os.getpid()).submit(release.wait, 10)
+    busy = kernel_lanes._pool(2, os.getpid())[0].submit(release.wait, 10)
     try:
         caller = threading.current_thread().name
         found = Lanes(4, 2).run(lambda lane: threading.current_thread().name)
@@ -152,6 +152,23 @@ def test_threads_that_have_not_started_are_not_waited_for() -> None:
         assert not busy.done()
     finally:
         release.set()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
+def test_the_other_threads_leave_the_core_of_the_caller_to_it() -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("there is one core")
+    core = min(allowed)
+    try:
+        os.sched_setaffinity(0, {core})  # of this thread: where it runs is known
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "sched_getaffinity", lambda thread: allowed)
+            Lanes(2, 2).run(lambda lane: lane)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    _, others = kernel_lanes._pool(2, os.getpid())
+    assert [os.sched_getaffinity(thread) for thread in others.threads] == [allowed - {core}]
 
 
 def test_another_process_has_threads_of_its_own() -> None:
