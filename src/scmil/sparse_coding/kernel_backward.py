@@ -14,6 +14,7 @@ from scmil.sparse_coding.kernel_blocks import (
     allocate_buffers,
     first_rows,
     flatten_layers,
+    large_empty,
     normalise_rows,
     shrink_backward,
 )
@@ -47,7 +48,7 @@ def _backward_lanes(
     x, D, log_mu, *network = saved[:inputs]
     alpha, W, W_t, *kept = saved[inputs:]
     step = torch.exp(-log_mu)[..., None, None]
-    g_x = torch.empty_like(x) if wanted else x.new_empty(*x.shape[:-2], 0, x.shape[-1])
+    g_x = large_empty(x, *x.shape[:-2], x.shape[-2] if wanted else 0, x.shape[-1])
     weights = Weights(D, W, W_t, step, network, (W, network[0]))
     if W.dtype != D.dtype:
         D_low, step_low, *low_network = (tensor.to(W.dtype) for tensor in (D, step, *network))

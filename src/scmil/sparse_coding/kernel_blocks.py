@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from scmil.core.memory import advise_huge_pages
 from scmil.sparse_coding.kernel_numpy import TINY
 
 # Bytes of one matrix of codes. A training step on 12 000 x 512 with 256 atoms, on two cores: in
@@ -100,6 +101,14 @@ def allocate_buffers(x: Tensor, D: Tensor, rows: int, wide: int, narrow: int) ->
         D.new_empty(shape, dtype=first if place == 0 else D.dtype)
         for place, shape in enumerate(shapes)
     ]
+
+
+def large_empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A new tensor for a result, in huge pages if it is large."""
+    made = like.new_empty(shape, dtype=dtype)
+    if made.device.type == "cpu":
+        advise_huge_pages(made.data_ptr(), made.numel() * made.itemsize)
+    return made
 
 
 def first_rows(buffers: Sequence[Tensor], rows: int) -> Sequence[Tensor]:

@@ -35,6 +35,7 @@ from scmil.sparse_coding.kernel_blocks import (
     add_product,
     allocate_buffers,
     first_rows,
+    large_empty,
     normalise_rows,
     row_blocks,
     shrink,
@@ -143,7 +144,7 @@ def _forward_lanes(
     network: Sequence[Tensor] = weights
     if low != D.dtype:
         W, W_t, D, step, *network = (tensor.to(low) for tensor in (W, W_t, D, step, *weights))
-    alpha = x.new_empty(*batch, n, m, dtype=low)
+    alpha = large_empty(x, *batch, n, m, dtype=low)
     blocks = row_blocks(alpha, lanes.number, p)
     call = Call(form, keep, keep and len(blocks) == 1, D, step, network, W, W_t)
     spare: list[list[Tensor]] = []  # one for each thread

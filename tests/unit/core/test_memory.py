@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scmil.core.memory import free_memory, memory_is_kept
+from scmil.core.memory import ALWAYS_MAPPED, advise_huge_pages, free_memory, memory_is_kept
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 DEFAULT = 128 * 1024  # of both, in glibc
@@ -146,3 +147,23 @@ def test_garbage_of_earlier_work_does_not_hide_a_peak(peaks: list[float]) -> Non
 @needs_peak
 def test_memory_that_the_c_library_keeps_does_not_hide_a_peak(peaks: list[float]) -> None:
     assert peaks[3] == pytest.approx(64, abs=8)
+
+
+SMAPS = Path("/proc/self/smaps")
+
+
+@pytest.mark.skipif(not SMAPS.is_file(), reason="the mappings of a process cannot be read here")
+def test_new_memory_of_more_than_32_mib_is_in_huge_pages() -> None:
+    size = ALWAYS_MAPPED + 2**20
+    mapped = mmap.mmap(-1, size)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+
+    def is_advised() -> bool:
+        own = SMAPS.read_text().partition(f"\n{address:08x}-")[2]
+        flags = next(line for line in own.splitlines() if line.startswith("VmFlags"))
+        return "hg" in flags.split()
+
+    advise_huge_pages(address, ALWAYS_MAPPED)
+    assert not is_advised()
+    advise_huge_pages(address, size)
+    assert is_advised()
