@@ -28,7 +28,7 @@ TINY = 1e-12
 LARGEST = 18_000
 # Above, up to so many multiply-adds of a step and so many instances: 4 ms on one core. On two quiet
 # cores a transcription takes as long, and beside another process several times as long.
-LARGEST_STEP = 250_000_000
+LARGEST_STEP = 200_000_000
 MOST_INSTANCES = 1024
 # Numbers in the dictionary and the first weight of the sparsity network: they stay in the cache.
 LARGEST_WEIGHTS = 2**18
