@@ -28,12 +28,6 @@ from scmil.errors import SlideError, SplitError
 from scmil.slides.find import find_slides
 from scmil.stats.significance import bootstrap_interval
 
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda file: None)
-
-
 # -------------------------------------------------------------------------------------- failure log
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ from scmil.slides.tissue import PRESETS
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("shapely")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_fsync() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda file: None)
-        yield
 
 
 def scmil(*words: object, code: int = 0) -> Result:

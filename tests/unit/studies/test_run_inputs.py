@@ -29,11 +29,6 @@ pytestmark = pytest.mark.slow  # models are trained
 DIM = 6
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda file: None)
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """Twelve bags of two classes, of which the first feature tells the class, and a table of
