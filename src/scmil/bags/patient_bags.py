@@ -72,7 +72,8 @@ def join_slides(bags: BagSet) -> BagSet:
         for positions in members.values()
     )
     own = Targets(targets.target, tuple(members), values, tuple(patients))
-    return with_targets(joined, replace(own, columns=bags.targets.columns))
+    # A cohort to test need not be one to learn from; that of a training is checked by slide.
+    return with_targets(joined, replace(own, columns=bags.targets.columns), check=False)
 
 
 def check_values_of_patients(bags: BagSet, mode: str) -> None:
