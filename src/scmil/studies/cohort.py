@@ -13,10 +13,12 @@ from scmil.bags.datasets import load_dataset, words_of
 from scmil.bags.labels import read_labels
 from scmil.bags.patient_bags import join_slides
 from scmil.bags.target_tables import TargetColumns, read_targets
+from scmil.bags.target_types import ordered_names
 from scmil.bags.targets import (
     CombinedTarget,
     GradeTarget,
     LabelsTarget,
+    PartTarget,
     SurvivalTarget,
     Target,
     Targets,
@@ -190,7 +192,7 @@ def _open_targets(
             "after the bags."
         )
     words = words_of(options.missing) or ()
-    targets = read_targets(labels, target.task, _columns(target, options), missing=words)
+    targets = read_targets(labels, _tasks_of(target), _columns(target, options), missing=words)
     opened = open_bags(bags, options.format_name, key=options.key)
     known = set(targets.known)
     missing = [bag_id for bag_id in opened.ids if targets.of(bag_id) is None]
@@ -212,16 +214,9 @@ def _check_no_times(options: CohortOptions, task: str) -> None:
 def _columns(target: Target, options: CohortOptions) -> TargetColumns:
     """The columns of the training, or those that the user names for another table."""
     if isinstance(target, CombinedTarget):
-        raise OptionError(
-            "the model predicts several targets at once, which cannot be tested on another cohort "
-            "in one step. Write its predictions (scmil predict), or train a model for each target."
-        )
+        return _columns_of_parts(target, options)
     if isinstance(target, SurvivalTarget):
-        return TargetColumns(
-            time=options.time or target.time,
-            event=options.event or target.event,
-            event_value=options.event_value,
-        )
+        return _columns_of_times(target, options)
     _check_no_times(options, target.task)
     named = words_of(options.label) or []
     if isinstance(target, LabelsTarget):
@@ -233,6 +228,52 @@ def _columns(target: Target, options: CohortOptions) -> TargetColumns:
         return TargetColumns(label=named or list(target.names))
     grades = target.grades if isinstance(target, GradeTarget) else None
     return TargetColumns(label=named or [target.name], grades=grades)
+
+
+def _columns_of_times(target: SurvivalTarget, options: CohortOptions) -> TargetColumns:
+    return TargetColumns(
+        time=options.time or target.time,
+        event=options.event or target.event,
+        event_value=options.event_value,
+    )
+
+
+def _columns_of_parts(target: CombinedTarget, options: CohortOptions) -> TargetColumns:
+    """The columns of all parts, with the grades and classes of the model."""
+    times = [part for part in target.parts if isinstance(part, SurvivalTarget)]
+    if not times:
+        _check_no_times(options, ", ".join(part.task for part in target.parts))
+    expected = [name for part in target.parts for name in _label_columns(part)]
+    named = words_of(options.label) or expected
+    if len(named) != len(expected):
+        raise OptionError(
+            f"--label names {len(named)} columns, and the model was trained with {len(expected)}: "
+            f"{', '.join(expected)}. Name a column for each, in this order."
+        )
+    column = dict(zip(expected, named, strict=True))
+    ordered = {
+        column[name]: names
+        for part in target.parts
+        if (names := ordered_names(part))
+        for name in _label_columns(part)
+    }
+    columns = _columns_of_times(times[0], options) if times else TargetColumns()
+    return replace(columns, label=named, ordered=ordered)
+
+
+def _label_columns(part: PartTarget) -> tuple[str, ...]:
+    if isinstance(part, SurvivalTarget):
+        return ()
+    return part.names if isinstance(part, LabelsTarget) else (part.name,)
+
+
+def _tasks_of(target: Target) -> str:
+    """The task, or that of each column of several targets, as `--task` has them."""
+    if not isinstance(target, CombinedTarget):
+        return target.task
+    return ",".join(
+        task for part in target.parts for task in [part.task] * (len(_label_columns(part)) or 1)
+    )
 
 
 def _with_patients(bags: BagSet, targets: Targets) -> BagSet:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from target_cases import target_cohort
+from target_cases import cohort_with_holes
 from typer.testing import CliRunner
 
 from scmil import studies
@@ -40,25 +40,9 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def with_holes(folder: Path) -> Path:
-    """The cohort without a third of the grades, numbers, classes and times each."""
-    target_cohort(folder, count=48)
-    rows = rows_of(folder / "labels.csv")
-    for i, row in enumerate(rows):
-        for column in (("grade",), ("age",), ("os_months", "os_event"))[i % 3]:
-            row[column] = ""
-        if i % 4 == 0:
-            row["label"] = ""
-    with (folder / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = with_holes(tmp_path_factory.mktemp("combined"))
+    folder = cohort_with_holes(tmp_path_factory.mktemp("combined"))
     inputs = (folder / "bags", folder / "labels.csv", "--task", TASK, "--label", COLUMNS)
     output = call(
         *("train", *inputs, "--aggregator", "mean", "--recipe", "paper", "--epochs", "10"),
@@ -185,24 +169,10 @@ def test_options_that_do_not_fit_several_targets_are_rejected(
     assert not (tmp_path / "m" / "model.safetensors").exists()
 
 
-def test_another_cohort_cannot_be_tested_in_one_step(home: Path, tmp_path: Path) -> None:
-    words = ("test", home / "model", home / "bags", home / "labels.csv", "--out", tmp_path / "t")
-    assert "several targets at once" in call(*words, code=1)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--calibrate",), "--calibrate is not available for several targets"),
-        (("--folds", "2", "--keep-folds"), "--keep-folds is not available for several targets"),
-    ],
-)
-def test_what_needs_one_target_is_rejected_before_the_training(
-    home: Path, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
+def test_a_temperature_is_rejected_before_the_training(home: Path, tmp_path: Path) -> None:
     inputs = (home / "bags", home / "labels.csv", "--task", TASK, "--label", COLUMNS)
-    output = call("train", *inputs, *words, "--out", tmp_path / "model", code=1)
-    assert message in output
+    output = call("train", *inputs, "--calibrate", "--out", tmp_path / "model", code=1)
+    assert "--calibrate is not available for several targets" in output
     assert not (tmp_path / "model").exists()
 
 
