@@ -11,7 +11,7 @@ from scmil.bags.checks import labelled
 from scmil.bags.class_names import comparable_label
 from scmil.bags.datasets import load_dataset, words_of
 from scmil.bags.labels import read_labels
-from scmil.bags.patient_bags import join_slides
+from scmil.bags.patient_bags import join_slides, with_patients
 from scmil.bags.target_tables import TargetColumns, read_targets
 from scmil.bags.target_types import ordered_names
 from scmil.bags.targets import (
@@ -26,7 +26,7 @@ from scmil.bags.targets import (
 )
 from scmil.core.text import first_names
 from scmil.errors import DataError, OptionError
-from scmil.studies.model_folder import Page
+from scmil.studies.model_folder import Page, joins_patients
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -78,12 +78,11 @@ def open_cohort(
     Raises:
         DataError: A label is not a class of the model, or bags have no label.
     """
-    joins = study["settings"].get("data", {}).get("patient") == "joined"
     if "target" in study:
         found = _open_targets(target_from_json(study["target"]), bags, labels, options)
     else:
         found = _open_classes(study, bags, labels, options)
-    return _join_patients(found) if joins else found
+    return _join_patients(found) if joins_patients(study) else found
 
 
 def _join_patients(cohort: LabelledCohort) -> LabelledCohort:
@@ -199,7 +198,8 @@ def _open_targets(
     notes = targets.notes + _check_unlabelled(missing, opened, labels, options)
     kept = opened.subset([bag_id for bag_id in opened.ids if bag_id not in set(missing)])
     own = replace(targets, target=target) if known else targets
-    return LabelledCohort(_with_patients(kept, own), own, notes)
+    patients = dict(zip(own.ids, own.patients, strict=True))
+    return LabelledCohort(with_patients(kept, patients), own, notes)
 
 
 def _check_no_times(options: CohortOptions, task: str) -> None:
@@ -274,17 +274,3 @@ def _tasks_of(target: Target) -> str:
     return ",".join(
         task for part in target.parts for task in [part.task] * (len(_label_columns(part)) or 1)
     )
-
-
-def _with_patients(bags: BagSet, targets: Targets) -> BagSet:
-    """The same bags, with the patients of a table."""
-    from scmil.bags.slide_ids import slide_id
-
-    patients = dict(zip(targets.ids, targets.patients, strict=True))
-    own = {bag_id: patients.get(slide_id(bag_id)) for bag_id in bags.ids}
-    positions = {bag_id: position for position, bag_id in enumerate(bags.ids)}
-
-    def load(bag_id: str) -> Bag:
-        return replace(bags[positions[bag_id]], patient=own[bag_id])
-
-    return type(bags).lazy(bags.ids, load, bags.labels, own.values(), bags.classes, bags.mark)

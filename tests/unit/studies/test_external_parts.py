@@ -89,9 +89,9 @@ def test_each_target_is_tested_on_the_slides_that_have_it(
     rows = read_table(tests[model].out / "predictions.csv")
     assert len(rows) == 48
     graded = [row for row in rows if row["y_grade"]]
-    grades = [[int(row[name]) for row in graded] for name in ("y_grade", "pred_grade")]
+    observed, predicted = ([int(row[n]) for row in graded] for n in ("y_grade", "pred_grade"))
     found = {name: page["metrics"][name]["slide"] for name in NAMES}
-    expected = quadratic_kappa(*grades, 4)
+    expected = quadratic_kappa(observed, predicted, 4)
     assert found["grade"]["kappa"]["value"] == pytest.approx(expected, abs=1e-6)
     followed = [row for row in rows if row["y_os_event"]]
     columns = ("y_os_months", "y_os_event", "p_risk")
