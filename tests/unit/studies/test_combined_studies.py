@@ -176,8 +176,33 @@ def test_a_temperature_is_rejected_before_the_training(home: Path, tmp_path: Pat
     assert not (tmp_path / "model").exists()
 
 
-def test_subgroups_are_of_one_target(home: Path) -> None:
-    for folder in ("model", "run"):
-        words = ("subgroups", home / folder, home / "labels.csv", "--by", "label")
-        method = () if folder == "model" else ("--method", "mean")
-        assert "subgroups are compared for one" in call(*words, *method, code=1)
+@pytest.mark.parametrize("folder", ["model", "run"])
+def test_subgroups_are_compared_for_each_target(home: Path, tmp_path: Path, folder: str) -> None:
+    rows = rows_of(home / "labels.csv")
+    table = tmp_path / "sites.csv"
+    lines = [f"{row['slide_id']},{'ab'[i % 2]}" for i, row in enumerate(rows)]
+    table.write_text("\n".join(["slide_id,site", *lines]))
+    words: tuple[str | Path, ...] = (home / folder, table, "--by", "site", "--out", tmp_path)
+    words += () if folder == "model" else ("--method", "mean")
+    found = json.loads(call("subgroups", *words, "--json"))
+    assert found["task"] == "combined"
+    main = {"grade": "kappa", "age": "r2", "labels": "macro: auc", "survival": "c_index"}
+    slides = {}
+    for name, metric in {**main, "label": "auc"}.items():
+        own = [row for row in found["groups"] if row["column"] == f"{name}: site"]
+        assert metric in {row["metric"] for row in own}, name
+        slides[name] = sum(row["slides"] for row in own if row["metric"] == metric)
+    page = (tmp_path / "subgroups.html").read_text()
+    if folder == "run":
+        holes = {"age": 32, "grade": 32, "survival": 32, "label": 36, "labels": 44}
+        assert slides == holes
+        assert "grade: site" in {gap["column"] for gap in found["gaps"]}
+        assert "survival: between patients with an event" in page
+        smallest = min(found["gaps"], key=lambda gap: gap["p"])  # adjusted for all targets
+        expected = min(1.0, smallest["p"] * len(found["gaps"]))
+        assert smallest["adjusted"] == pytest.approx(expected, abs=1e-6)
+    else:
+        known = json.loads((home / "model" / "metrics.json").read_text())["known"]["test"]
+        assert slides == known
+    assert "<h3>grade: site</h3>" in page
+    assert "grade: site a" in call("subgroups", *words)
