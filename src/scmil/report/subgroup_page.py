@@ -74,7 +74,7 @@ def write_subgroup_page(
     else:
         about += f" Task: {task}."
     by_target = dict(tasks or {"": task})
-    method = _of_targets(INTERVALS | {"class": METHOD_OF_CLASSES}, by_target, " ")
+    method = _text_by_target(INTERVALS | {"class": METHOD_OF_CLASSES}, by_target, " ")
     few = "".join(dict.fromkeys(TOO_FEW.get(own, "") for own in by_target.values()))
     small = (
         f"Small groups (fewer than {LEAST_PATIENTS} patients{few}) and missing "
@@ -82,7 +82,7 @@ def write_subgroup_page(
     )
     test = (
         f"p: permutation test with {PERMUTATIONS} permutations, in which the groups are exchanged "
-        f"{_of_targets(EXCHANGED, by_target, '; ')}. Adjusted p: Holm's correction for all "
+        f"{_text_by_target(EXCHANGED, by_target, '; ')}. Adjusted p: Holm's correction for all "
         f"{len(found.gaps)} gaps of this table."
     )
     columns = list(dict.fromkeys(group.column for group in found.groups))
@@ -106,7 +106,7 @@ def write_subgroup_page(
     )
 
 
-def _of_targets(texts: Mapping[str, str], tasks: Mapping[str, str], separator: str) -> str:
+def _text_by_target(texts: Mapping[str, str], tasks: Mapping[str, str], separator: str) -> str:
     """The text of a task, or of each of several targets with its name."""
     named = [(f"{name}: " if name else "") + texts[task] for name, task in tasks.items()]
     return separator.join(named)

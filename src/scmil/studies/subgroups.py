@@ -224,7 +224,7 @@ def _find_predictions(
         study = read_page(folder / STUDY)
         if study["split"].get("test"):
             target = study.get("target")
-            return [_of_model(folder, study)] if target is None else _targets_of(folder, study)
+            return [_of_model(folder, study)] if target is None else _of_target_model(folder, study)
         if not (folder / CROSS).is_dir():
             raise DataError(
                 f"{folder}: the model has neither a test split nor a cross-validation, so nothing "
@@ -234,7 +234,7 @@ def _find_predictions(
     return _of_run(folder, method, dataset, ())
 
 
-def _targets_of(folder: Path, study: Mapping[str, Any]) -> list[FoundPredictions]:
+def _of_target_model(folder: Path, study: Mapping[str, Any]) -> list[FoundPredictions]:
     """The test predictions of a model of another task than classes, or of each of its targets."""
     target = target_from_json(study["target"])
     needed = ["slide_id", "case_id", "part", "y_pred", *observed_columns(target)]
