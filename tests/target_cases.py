@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -44,3 +45,41 @@ def target_cohort(folder: Path, count: int = 40, seed: int = 0, signal: bool = T
     export_bags(bags, folder / "bags", "clam")
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
     return folder
+
+
+def cohort_with_holes(folder: Path, seed: int = 0) -> Path:
+    """48 slides without a third of grades, numbers and times each, and a quarter of the classes."""
+    target_cohort(folder, count=48, seed=seed)
+    rows = read_table(folder / "labels.csv")
+    for i, row in enumerate(rows):
+        for column in (("grade",), ("age",), ("os_months", "os_event"))[i % 3]:
+            row[column] = ""
+        if i % 4 == 0:
+            row["label"] = ""
+    write_table(folder / "labels.csv", rows)
+    return folder
+
+
+def rename_cohort(folder: Path, prefix: str) -> Path:
+    """Give all slides and patients of a cohort other names."""
+    for path in [*(folder / "bags").rglob("s[0-9][0-9].*")]:
+        path.rename(path.with_name(prefix + path.name))
+    table = folder / "labels.csv"
+    head, *rows = table.read_text().splitlines()
+    rows = [prefix + row.replace(",s", f",{prefix}s", 1) for row in rows]
+    table.write_text("\n".join([head, *rows]) + "\n")
+    return folder
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write the rows of a CSV file."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from target_cases import TASKS, target_cohort
+from target_cases import TASKS, rename_cohort, target_cohort
 from typer.testing import CliRunner
 
 from scmil.cli import app
@@ -29,12 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target_cohort(folder / "theirs", count=60, seed=1)
     target_cohort(folder / "random", count=60, seed=2, signal=False)
     for name, prefix in (("theirs", "t"), ("random", "r")):  # other slides and patients
-        for path in [*(folder / name / "bags").rglob("s[0-9][0-9].*")]:
-            path.rename(path.with_name(prefix + path.name))
-        table = folder / name / "labels.csv"
-        head, *rows = table.read_text().splitlines()
-        rows = [prefix + row.replace(",s", f",{prefix}s", 1) for row in rows]
-        table.write_text("\n".join([head, *rows]) + "\n")
+        rename_cohort(folder / name, prefix)
     return folder
 
 
@@ -69,3 +64,28 @@ def test_a_task_from_training_to_another_hospital(home: Path, task: str) -> None
     )
     assert "were used to train the model" in " ".join(leaked.split())
     call("heatmap", model, ours / "bags", "--score", "evidence", "--out", home / f"{task}-maps")
+
+
+def test_several_targets_from_training_to_another_hospital(home: Path) -> None:
+    ours, model = home / "ours", home / "several"
+    call(
+        *("train", ours / "bags", ours / "labels.csv", "--task", "ordinal,regression,survival"),
+        *("--label", "grade,age", "--aggregator", "mean", "--recipe", "paper", "--epochs", "12"),
+        *("--folds", "2", "--keep-folds", "--out", model),
+    )
+    main = {"grade": "kappa", "age": "r2", "survival": "c_index"}
+    found = {}
+    for name in ("theirs", "random"):
+        out, labels = home / f"several-{name}", home / name / "labels.csv"
+        words = call("test", model, home / name / "bags", labels, "--out", out)
+        assert "grade, 60 slides of 60 patients:" in words
+        page = json.loads((out / "metrics.json").read_text())
+        assert page["model"]["ensemble"] == 2
+        found[name] = {part: page["metrics"][part]["slide"][main[part]] for part in main}
+        assert "survival: survival by risk" in (out / "report.html").read_text()
+    for part, chance in (("grade", 0.0), ("age", 0.0), ("survival", 0.5)):
+        assert found["theirs"][part]["low"] > chance, part
+        assert found["random"][part]["low"] < chance + 0.05, part
+    maps = (model, home / "theirs/bags", "--also", model / "ensemble", "--only", "ts00")
+    words = call("heatmap", *maps, "--score", "probability:age", "--out", home / "maps")
+    assert "probability:age: 1 made" in words

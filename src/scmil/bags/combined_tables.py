@@ -71,9 +71,10 @@ def read_combined(
         if task == "multilabel" and position != first:
             continue
         own = labels if task == "multilabel" else names
-        grades = requested.grades if task == "ordinal" else None
+        ordered = requested.ordered.get(names[0]) if names else None
+        grades = (ordered or requested.grades) if task == "ordinal" else None
         reader.requested = replace(requested, label=own, grades=grades)
-        parts.append(_read_class(reader) if task == "class" else parsers[task](reader))
+        parts.append(_read_class(reader, ordered) if task == "class" else parsers[task](reader))
         if "label" in reader.columns:
             reader.columns[f"label {part_name(parts[-1][0])}"] = reader.columns.pop("label")
     reader.requested = requested
@@ -107,12 +108,13 @@ def _check_tasks(reader: TableReader, tasks: Sequence[str]) -> None:
         )
 
 
-def _read_class(reader: TableReader) -> Parsed:
+def _read_class(reader: TableReader, given: Sequence[str] | None) -> Parsed:
     name = reader.label()
     cells = reader.cells(name)
     words = [record.label for record in cells.values()]
-    classes, spelled = order_classes(reader.table.path, words, None)
-    reader.notes.append(f"classes of {name!r}: {', '.join(classes)}.")
+    classes, spelled = order_classes(reader.table.path, words, given)
+    if given is None:
+        reader.notes.append(f"classes of {name!r}: {', '.join(classes)}.")
     position = {word: classes.index(own) for word, own in spelled.items()}
     return ClassTarget(name, classes), {
         slide: None if record.label is None else position[record.label]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from scmil.bags.bag import Bag, BagSet
+from scmil.bags.slide_ids import slide_id
 from scmil.bags.target_bags import with_targets
 from scmil.bags.targets import Targets, merge_values, values_differ
 from scmil.core.fingerprint import Mark, sha256_of_json
@@ -72,7 +74,28 @@ def join_slides(bags: BagSet) -> BagSet:
         for positions in members.values()
     )
     own = Targets(targets.target, tuple(members), values, tuple(patients))
-    return with_targets(joined, replace(own, columns=bags.targets.columns))
+    # A cohort to test need not be one to learn from; that of a training is checked by slide.
+    return with_targets(joined, replace(own, columns=bags.targets.columns), check=False)
+
+
+def with_patients(bags: BagSet, patients: Mapping[str, str | None]) -> BagSet:
+    """The same bags without labels, with other patients.
+
+    Args:
+        bags: Slides.
+        patients: The patient of each slide, by `slide_id`; None or no entry if it is unknown.
+
+    >>> found = with_patients(BagSet([Bag("a.svs", torch.zeros(1, 3))]), {"a": "p"})
+    >>> found.patients, found[0].patient
+    (('p',), 'p')
+    """
+    own = {bag_id: patients.get(slide_id(bag_id)) for bag_id in bags.ids}
+    positions = {bag_id: position for position, bag_id in enumerate(bags.ids)}
+
+    def load(bag_id: str) -> Bag:
+        return replace(bags[positions[bag_id]], label=None, patient=own[bag_id])
+
+    return BagSet.lazy(bags.ids, load, None, own.values(), bags.classes, bags.mark)
 
 
 def check_values_of_patients(bags: BagSet, mode: str) -> None:

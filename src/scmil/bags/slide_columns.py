@@ -7,7 +7,7 @@ from pathlib import Path
 from scmil.bags.label_records import Record, RecordReader, merge_records
 from scmil.bags.labels import BLANK
 from scmil.bags.slide_ids import patient_of_barcode
-from scmil.bags.table_rows import read_rows
+from scmil.bags.table_rows import PATIENT, read_rows
 
 
 def read_slide_column(path: str | Path, name: str) -> dict[str, Record]:
@@ -38,3 +38,26 @@ def read_slide_column(path: str | Path, name: str) -> dict[str, Record]:
         slide: record._replace(patient=record.patient or patient_of_barcode(slide))
         for slide, record in merge_records(reader.read(table), reader.notes).items()
     }
+
+
+def read_patients(path: str | Path) -> dict[str, str | None]:
+    """Read the patient of each slide from a table of slides; other columns are not read.
+
+    Args:
+        path: The table.
+
+    Returns:
+        The patient of each slide; None if the cell is empty and the slide has no TCGA barcode.
+
+    Raises:
+        DataError: The table cannot be read, has no column of patients, or contradicts itself.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "patients.csv"
+    >>> _ = path.write_text("case_id,slide_id\\np1,a.svs\\np1,b.svs\\n,c.svs\\n")
+    >>> read_patients(path)
+    {'a': 'p1', 'b': 'p1', 'c': None}
+    """
+    table = read_rows(path)
+    column = table.header[table.need(PATIENT, "patient", "case_id")]
+    return {slide: record.patient for slide, record in read_slide_column(path, column).items()}

@@ -32,13 +32,16 @@ STRATA = {
 }
 
 
-def with_targets(bags: BagSet, targets: Targets, drop_missing: bool = False) -> BagSet:
+def with_targets(
+    bags: BagSet, targets: Targets, drop_missing: bool = False, check: bool = True
+) -> BagSet:
     """Return the bags with their values; the labels are strata, so that splits are balanced.
 
     Args:
         bags: Bags, whose own labels and patients are replaced.
         targets: Values and patients by slide.
         drop_missing: Whether bags without a value are left out.
+        check: Whether to raise if nothing can be learned from the values.
 
     Returns:
         The bags that have a value, with `targets`.
@@ -62,7 +65,8 @@ def with_targets(bags: BagSet, targets: Targets, drop_missing: bool = False) -> 
         )
     kept = bags.subset([bag_id for bag_id in bags.ids if targets.of(bag_id) is not None])
     own = _values_of(targets, kept.ids)
-    check_targets(own)
+    if check:
+        check_targets(own)
     strata = split_strata(own, kept.ids)
     facts = {
         bag_id: (stratum, patient)

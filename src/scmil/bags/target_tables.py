@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scmil.bags.combined_tables import Parsed, read_combined, split_tasks
@@ -76,6 +76,7 @@ class TargetColumns:
         patient: Column of the patients.
         grades: Names of the grades, from the lowest.
         event_value: The word that means an event; all others are censored.
+        ordered: The grades or classes of columns of several targets, where a model has fixed them.
     """
 
     label: Sequence[str] = ()
@@ -85,6 +86,7 @@ class TargetColumns:
     patient: str | None = None
     grades: Sequence[str] | None = None
     event_value: str | None = None
+    ordered: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def infer_task(table: TextTable, columns: TargetColumns | None = None) -> str:

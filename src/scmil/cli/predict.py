@@ -41,6 +41,14 @@ def predict_(
             show_default="a temporary folder",
         ),
     ] = None,
+    patients: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table with the patient of each slide, such as a table of labels: columns "
+            "slide_id and case_id. For a model of joined patients, and the column case_id.",
+            show_default=False,
+        ),
+    ] = None,
     key: Key = None,
     format_name: Format = None,
     preset: Annotated[
@@ -70,6 +78,8 @@ def predict_(
 
     Bags whose encoder, tile size or resolution differs from that of the model are rejected. Bags
     and slides that cannot be read are listed in failures.csv next to the output table, and skipped.
+    A model that was trained with --patient joined predicts all slides of a patient as one bag, if
+    the patients are known: from --patients, or from TCGA barcodes.
     """
     from scmil import studies as study
     from scmil.core.jobs.failure_log import FailureLog
@@ -79,7 +89,7 @@ def predict_(
     study.outputs_of(out, overwrite)
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    models = 1
+    models, notes = 1, list[str]()
     with tempfile.TemporaryDirectory() as temporary, progress_bars(as_json) as bars:
         if study.are_slides(bags):
             opened, failed = study.encode_for(
@@ -98,6 +108,8 @@ def predict_(
         else:
             opened = study.open_bags_to_predict(bags, key=key, format_name=format_name)
         if opened is not None:
+            if patients is not None:
+                opened = study.patients_from_table(opened, patients)
             predicted = study.predict_folder(
                 model,
                 opened,
@@ -107,10 +119,13 @@ def predict_(
                 progress=_count_bags(bars, len(opened)),
             )
             rows, failed = predicted.rows, {**failed, **predicted.failed}
-            models = predicted.models
+            models, notes = predicted.models, list(predicted.notes)
     if as_json:
-        say_json({"out": str(out), "predictions": rows, "failed": failed, "models": models})
+        found = {"out": str(out), "predictions": rows, "failed": failed, "models": models}
+        say_json({**found, "notes": notes})
     else:
+        for note in notes:
+            say(note, err=True)
         _print_predictions(rows, out)
         if models > 1:
             say(f"p_: mean of {models} models of an ensemble; sd_: their standard deviation")

@@ -59,9 +59,11 @@ def subgroups_(
     if as_json:
         say_json(report.as_json())
         return
-    main = MAIN_METRICS.get(report.task)
-    printed = ("accuracy", "auc") if main is None else (main.column,)
-    for row in (row for row in report.rows() if row["metric"] in printed):
+    for row in report.rows():
+        task = report.task_of(row["column"])
+        main = None if task == "class" else MAIN_METRICS[task]
+        if row["metric"] not in (("accuracy", "auc") if main is None else (main.column,)):
+            continue
         value, low, high = (three_decimals(row[key]) for key in ("value", "low", "high"))
         small = ", small group" if row["small"] else ""
         group = f"{row['column']} {row['group']}, {row['patients']} patients{small}"

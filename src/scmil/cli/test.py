@@ -26,6 +26,8 @@ from scmil.cli.options import (
 from scmil.cli.output import say, say_failed, say_json, say_notes, three_decimals
 from scmil.cli.progress import progress_bars
 from scmil.cli.train import DropUnlabelled, Labels
+from scmil.core.run_format import COMBINED
+from scmil.core.text import printable
 
 
 @app.command("test", rich_help_panel=TRAINING)
@@ -116,19 +118,30 @@ def _print_test(page: dict[str, Any], out: Path) -> None:
     if found["fitted"]:
         done = "left out" if found["rule"] == "exclude" else "evaluated, with a bias"
         say(f"{found['fitted']} slides were used to train the model; they were {done}.", err=True)
+    internal = page["internal"]
+    if page["task"] == COMBINED:
+        for name, own in page["metrics"].items():
+            _print_levels(own, page["change"][name], f"{name}, ")
+        internal = next(filter(None, page["internal"].values()), None)
+    else:
+        _print_levels(page["metrics"], page["change"])
+    if internal is not None:
+        say(f"Changes are differences to {internal['source']}.")
+    say(f"Report: {out / 'report.html'}")
+
+
+def _print_levels(metrics: dict[str, Any], changes: dict[str, Any], first: str = "") -> None:
+    """Print the first metrics of slides and patients."""
     for level in ("slide", "patient"):
-        own = page["metrics"].get(level)
+        own = metrics.get(level)
         if own is None:
             continue
         of = f" of {own['patients']} patients" if level == "slide" else ""
-        say(f"{own['n']} {level}s{of}:")
+        say(printable(f"{first}{own['n']} {level}s{of}:"))
         for name in [name for name in own if isinstance(own[name], dict)][:4]:
-            change = page["change"].get(level, {}).get(name)
+            change = changes.get(level, {}).get(name)
             words = f", change {_format(change)}" if change else ""
-            say(f"  {name.replace('_', ' ')} {_format(own[name])}{words}")
-    if page["internal"] is not None:
-        say(f"Changes are differences to {page['internal']['source']}.")
-    say(f"Report: {out / 'report.html'}")
+            say(printable(f"  {name.replace('_', ' ')} {_format(own[name])}{words}"))
 
 
 def _format(values: dict[str, float | None]) -> str:

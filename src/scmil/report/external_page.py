@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scmil.core.run_format import MAIN_METRICS
+import numpy as np
+
+from scmil.core.run_format import COMBINED
 from scmil.errors import DataError
-from scmil.report.estimates import estimate_cell
-from scmil.report.external_calibration import calibration_section
-from scmil.report.external_targets import target_sections
-from scmil.report.html.markup import Markup, change, element, format_number, join
+from scmil.report.external_metrics import metric_sections, summarise_test
+from scmil.report.html.markup import Markup, element, join
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
 from scmil.report.page import pairs, whole_page
-from scmil.report.run import METRIC_NAMES
 from scmil.report.run_files import ResultTable
-from scmil.report.target_model_page import EXPLAINED_RISK, describe_target, metric_name
-from scmil.report.target_run import NAMES
+from scmil.report.target_model_page import EXPLAINED_RISK, describe_target
+from scmil.stats.bootstrap import number_groups
 
 Page = Mapping[str, Any]
+RISK = "risk"  # the answer of survival
 SPLITS = {"valid": "validation split", "test": "test split"}
 
 
@@ -43,10 +43,7 @@ def external_page(folder: Path) -> str:
     overlap = ResultTable(folder / "overlap.csv", ["slide_id", "training_slide", "reasons"])
     title = f"External validation of {page['model']['folder']}"
     sections = {
-        "Metrics": _metrics_tables(page),
-        **target_sections(page, predictions),
-        "ROC curve and calibration": calibration_section(page, predictions),
-        "Confusion matrix": _confusion_section(page),
+        **metric_sections(page, predictions),
         "Case mix": _case_mix(page),
         "Overlap with the training": _overlap(page, overlap),
         "Predictions": _predictions_section(page, predictions),
@@ -58,7 +55,7 @@ def external_page(folder: Path) -> str:
     head = element(
         "header",
         element("h1", title),
-        element("p", _describe_test(page, predictions.length), class_="about"),
+        element("p", _describe_test(page, predictions), class_="about"),
     )
     foot = element(
         "footer",
@@ -68,7 +65,7 @@ def external_page(folder: Path) -> str:
     return whole_page(
         title,
         head,
-        element("p", _test_summary(page), class_="verdict"),
+        element("p", summarise_test(page), class_="verdict"),
         *(element("p", words, class_="warn") for words in _warnings(page)),
         *(element("p", note, class_="note") for note in page["notes"]),
         *parts,
@@ -88,48 +85,20 @@ def _read(path: Path) -> Page:
 # -------------------------------------------------------------------------------------- sentences
 
 
-def _describe_test(page: Page, length: int) -> str:
-    metrics, model = page["metrics"], page["model"]
-    own = metrics["slide"] if "slide" in metrics else metrics["patient"]
+def _describe_test(page: Page, predictions: ResultTable) -> str:
+    model = page["model"]
     aggregator = model["aggregator"]
     name = aggregator if isinstance(aggregator, str) else aggregator["name"]
     several = model["ensemble"]
     kind = f"an ensemble of {several} models ({name})" if several else f"a model ({name})"
-    slides = f"{length} slides of {own['patients']} patients"
+    cases = [str(case) or None for case in predictions.text("case_id")]
+    patients = len(np.unique(number_groups(cases, len(cases))))
+    slides = f"{predictions.length} slides of {patients} patients"
     if page["task"] == "class":
         return f"Test of {kind} on {slides}. Classes: {', '.join(page['classes'])}."
+    task = "" if page["task"] == COMBINED else f" Task: {page['task']}."
     target = f" {describe_target(page)}" if page.get("target") else ""
-    return f"Test of {kind} on {slides}. Task: {page['task']}.{target}"
-
-
-def _test_summary(page: Page) -> str:
-    level = "patient" if "patient" in page["metrics"] else "slide"
-    own = page["metrics"][level]
-    name = _main_metric(page["task"], own)
-    words = f"On {own['n']} {level}s of this cohort: {_metric_name(name, page['task'])} "
-    words += _with_range(own[name])
-    is_class = page["task"] == "class"
-    words += f", accuracy {_with_range(own['accuracy'])}." if is_class else "."
-    found = page["change"].get(level, {}).get(name)
-    if found is None:
-        return f"{words} There is no internal estimate to compare it with."
-    inside = page["internal"][level][name]
-    words += (
-        f" In {page['internal']['source']} it was {_with_range(inside)}; the change is "
-        f"{change(found['value'])} ({change(found['low'])} to {change(found['high'])})"
-    )
-    if found["low"] is None or found["high"] is None:
-        return f"{words}."
-    if found["low"] <= 0 <= found["high"]:
-        return f"{words}, which is compatible with no change."
-    return f"{words}, more than chance explains."
-
-
-def _main_metric(task: str, own: Page) -> str:
-    """The metric of the summary: the AUC of classes, or the main metric of another task."""
-    name = MAIN_METRICS[task].column if task in MAIN_METRICS else "auc"
-    found = (each for each in own if isinstance(own[each], Mapping))
-    return name if name in own else next(found)
+    return f"Test of {kind} on {slides}.{task}{target}"
 
 
 def _warnings(page: Page) -> list[str]:
@@ -157,74 +126,7 @@ def _warnings(page: Page) -> list[str]:
     return words
 
 
-def _metric_name(metric: str, task: str) -> str:
-    """The name of a metric, as the reports of its task have it."""
-    names = METRIC_NAMES if task == "class" else NAMES.get(task, {})
-    return names.get(metric) or metric_name(metric)
-
-
-def _with_range(found: Page) -> str:
-    return f"{format_number(found['value'])} ({_interval_text(found)})"
-
-
-def _interval_text(found: Page) -> str:
-    return f"{format_number(found['low'])} to {format_number(found['high'])}"
-
-
 # ----------------------------------------------------------------------------------------- tables
-
-
-def _metrics_tables(page: Page) -> Markup:
-    internal = page["internal"]
-    words = f"95 % confidence intervals: {page['metrics']['intervals']}."
-    if internal is not None:
-        words += (
-            f" Internal: {internal['source']}. The interval of the change combines those of both "
-            "estimates, which are of different patients."
-        )
-    else:
-        words += " The model folder has no estimate on patients it was not trained on."
-    levels = [level for level in ("slide", "patient") if level in page["metrics"]]
-    return join(
-        element("p", words, class_="note"), *(_level_table(page, level) for level in levels)
-    )
-
-
-def _level_table(page: Page, level: str) -> Markup:
-    own, inside = page["metrics"][level], (page["internal"] or {}).get(level)
-    changed = page["change"].get(level, {})
-    heads = [f"this cohort, {own['n']} {level}s"]
-    heads += [f"internal, {inside['n']} {level}s", "change"] if inside else []
-    rows = []
-    # Those of single labels have a table of their own.
-    labels = (page.get("target") or {}).get("names", ())
-    for name in [name for name in own if isinstance(own[name], Mapping)]:
-        if name.rpartition(": ")[0] in labels:
-            continue
-        row = [row_header(_metric_name(name, page["task"])), estimate_cell(own[name])]
-        if inside:
-            row += [estimate_cell(inside.get(name)), estimate_cell(changed.get(name), change)]
-        rows.append(row)
-    return table(f"Metrics by {level}", ["Metric"], heads, rows)
-
-
-def _confusion_section(page: Page) -> Markup | None:
-    if "confusion" not in page["metrics"]:
-        return None
-    classes, counts = page["classes"], page["metrics"]["confusion"]
-    rows = [
-        [row_header(name), *(number_cell(str(n), n) for n in row), number_cell(str(sum(row)))]
-        for name, row in zip(classes, counts, strict=True)
-    ]
-    threshold = page["threshold"]
-    first, words = "Label", "Rows are the labels, columns the predictions, by slide."
-    if page["task"] == "ordinal":
-        first = "Observed"
-        words = "Rows are the observed grades, columns the predicted ones, by slide."
-    if len(classes) == 2 and threshold is not None:
-        words += f" Threshold on the probability of {classes[1]!r}: {threshold:.3f}, of the model."
-    heads = [f"predicted {name}" for name in classes]
-    return join(element("p", words), table("Confusion matrix", [first], [*heads, "all"], rows))
 
 
 def _case_mix(page: Page) -> Markup:
@@ -309,16 +211,20 @@ def _overlap(page: Page, rows: ResultTable) -> Markup:
 
 
 def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
-    kinds = ("sd_",) if page["task"] == "regression" else ("p_", "sd_", "s_")
+    task = page["task"]
+    kinds = ("sd_",) if task == "regression" else ("p_", "sd_", "s_")
     shown = [name for name in predictions.columns if name.startswith(kinds)]
     values = [predictions.numbers(name, empty=True) for name in shown]
     texts = [name for name in predictions.columns if name.startswith("y_")]
+    if task == COMBINED:  # `y_pred` has all of them in one text
+        predicted = [name for name in predictions.columns if name.startswith("pred_")]
+        texts = [name for name in texts if name != "y_pred"] + predicted
     labels = [predictions.text(name) for name in texts]
     slides, cases = predictions.text("slide_id"), predictions.text("case_id")
-    rows, digits = [], ".4g" if page["task"] in ("regression", "survival") else ".3f"
+    rows, digits = [], ".4g" if task in ("regression", "survival", COMBINED) else ".3f"
     for place in range(predictions.length):
         words = [str(column[place]) for column in labels]
-        wrong = page["task"] == "class" and words[0] != words[1]
+        wrong = task == "class" and words[0] != words[1]
         cells = [text_cell(word) for word in words]
         if wrong:
             cells[1] = text_cell(element("span", f"{words[1]} ✗", class_="down"))
@@ -332,32 +238,51 @@ def _predictions_section(page: Page, predictions: ResultTable) -> Markup:
                 ),
             ]
         )
-    known = {"y_true": "Label", "y_pred": "Predicted"}
-    heads = ["Slide", *(known.get(name, f"observed {name.removeprefix('y_')}") for name in texts)]
+    heads = ["Slide", *map(_text_head, texts)]
     several = page["model"]["ensemble"]
     note = (
         f"Predictions are means over {several} models, sd is the standard deviation over them. "
         if several
         else ""
     )
-    names = [_answer_head(name, page["task"]) for name in shown]
-    risk = f"{EXPLAINED_RISK} " if page["task"] == "survival" else ""
+    plain = _plain_answers(page)
+    names = [_answer_head(name, plain) for name in shown]
+    risk = f"{EXPLAINED_RISK} " if RISK in plain else ""
     return join(
         element("p", f"{note}{risk}Click a column header to sort."),
         table("Predictions", heads, names, rows),
     )
 
 
-def _answer_head(column: str, task: str) -> str:
+def _text_head(column: str) -> str:
+    """The head of a column of observed or predicted values.
+
+    >>> [_text_head(name) for name in ("y_true", "y_pred", "y_age", "pred_age")]
+    ['Label', 'Predicted', 'observed age', 'predicted age']
+    """
+    known = {"y_true": "Label", "y_pred": "Predicted"}
+    kind, _, name = column.partition("_")
+    return known.get(column) or f"{'observed' if kind == 'y' else 'predicted'} {name}"
+
+
+def _plain_answers(page: Page) -> set[str]:
+    """The answers that are no probabilities: risks and numbers."""
+    targets = (page.get("target") or {}).get("parts") or [page.get("target") or {}]
+    numbers = {target["name"] for target in targets if target.get("task") == "regression"}
+    tasks = {page["task"], *(target.get("task") for target in targets)}
+    return numbers | ({RISK} if "survival" in tasks else set())
+
+
+def _answer_head(column: str, plain: set[str]) -> str:
     """The head of a column of answers: p tumor, sd tumor, s(12), or the name of a number.
 
-    >>> [_answer_head(name, "survival") for name in ("p_risk", "sd_risk", "s_12.5")]
+    >>> [_answer_head(name, {"risk"}) for name in ("p_risk", "sd_risk", "s_12.5")]
     ['risk', 'sd risk', 's(12.5)']
     """
     kind, _, name = column.partition("_")
     if kind == "s":
         return f"s({name})"
-    return name if kind == "p" and task in ("regression", "survival") else f"{kind} {name}"
+    return name if kind == "p" and name in plain else f"{kind} {name}"
 
 
 def _settings_section(page: Page) -> Markup:

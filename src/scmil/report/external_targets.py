@@ -20,7 +20,7 @@ Page = Mapping[str, Any]
 TITLES = {
     "survival": "Survival by risk",
     "regression": "Predicted against observed",
-    "multilabel": "Labels",
+    "multilabel": "Each label",
 }
 MACRO = "macro"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from scmil.report.html.markup import Markup, element, format_number, join, p_equals, p_value
 from scmil.report.html.tables import number_cell, row_header, table, text_cell
@@ -51,6 +51,7 @@ def write_subgroup_page(
     found: SubgroupTable,
     notes: Sequence[str] = (),
     task: str = "class",
+    tasks: Mapping[str, str] | None = None,
 ) -> str:
     """The page as HTML.
 
@@ -60,24 +61,29 @@ def write_subgroup_page(
         found: The groups and their gaps.
         notes: Further notes for the reader.
         task: The task.
+        tasks: The task of each of several targets, whose names begin the columns.
     """
     title = "Metrics by subgroup"
     about = f"On the {origin}."
-    if task == "class":
+    if tasks:
+        about += f" Targets: {', '.join(f'{name} ({own})' for name, own in tasks.items())}."
+    elif task == "class":
         about += f" Classes: {', '.join(classes)}."
         if len(classes) == 2:
             about += f" Sensitivity is that for {classes[1]!r}."
     else:
         about += f" Task: {task}."
-    method = METHOD_OF_CLASSES if task == "class" else INTERVALS[task]
+    by_target = dict(tasks or {"": task})
+    method = _text_by_target(INTERVALS | {"class": METHOD_OF_CLASSES}, by_target, " ")
+    few = "".join(dict.fromkeys(TOO_FEW.get(own, "") for own in by_target.values()))
     small = (
-        f"Small groups (fewer than {LEAST_PATIENTS} patients{TOO_FEW.get(task, '')}) and missing "
+        f"Small groups (fewer than {LEAST_PATIENTS} patients{few}) and missing "
         "values are marked, and are left out of the gaps."
     )
     test = (
         f"p: permutation test with {PERMUTATIONS} permutations, in which the groups are exchanged "
-        f"{EXCHANGED[task]}. Adjusted p: Holm's correction for all {len(found.gaps)} gaps of this "
-        "table."
+        f"{_text_by_target(EXCHANGED, by_target, '; ')}. Adjusted p: Holm's correction for all "
+        f"{len(found.gaps)} gaps of this table."
     )
     columns = list(dict.fromkeys(group.column for group in found.groups))
     return whole_page(
@@ -98,6 +104,12 @@ def write_subgroup_page(
         else Markup(),
         element("footer", "Written by scmil. For research use only. Not a medical device."),
     )
+
+
+def _text_by_target(texts: Mapping[str, str], tasks: Mapping[str, str], separator: str) -> str:
+    """The text of a task, or of each of several targets with its name."""
+    named = [(f"{name}: " if name else "") + texts[task] for name, task in tasks.items()]
+    return separator.join(named)
 
 
 def summarise_gaps(found: SubgroupTable) -> str:

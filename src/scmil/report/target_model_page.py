@@ -209,22 +209,33 @@ def _plots_of_parts(study: Mapping[str, Any], predictions: ResultTable) -> Marku
     for target in study["target"]["parts"]:
         name = name_of_part(target)
         own = {**study, "task": target["task"], "target": target}
-        if (made := target_plot(own, _table_of_part(predictions, target))) is not None:
+        if (made := target_plot(own, table_of_part(predictions, target))) is not None:
             plots += [element("h3", name), made]
     return join(*plots) if plots else None
 
 
-def _table_of_part(predictions: ResultTable, target: Mapping[str, Any]) -> ResultTable:
-    """The slides that have a value of one of several targets, with its prediction as `y_pred`."""
-    observed = f"y_{target.get('time', target.get('name'))}"
-    cells = predictions.columns.get(observed, ("",) * predictions.length)
-    rows = [place for place, cell in enumerate(cells) if cell != ""]
+def table_of_part(predictions: ResultTable, target: Mapping[str, Any]) -> ResultTable:
+    """The slides that have a value of one of several targets, with its prediction as `y_pred`.
+
+    Probabilities have the columns of a model of this target alone: `p_1` for `p_isup=1`.
+
+    Args:
+        predictions: `predictions.csv` of a model of several targets.
+        target: One of them.
+    """
+    names = target.get("names") or [target.get("time", target.get("name"))]
+    cells = zip(*(predictions.text(f"y_{name}") for name in names), strict=True)
+    rows = [place for place, known in enumerate(cells) if any(cell != "" for cell in known)]
     own = copy(predictions)
     own.columns = {
         column: tuple(values[place] for place in rows)
         for column, values in predictions.columns.items()
     }
     own.columns["y_pred"] = own.columns[f"pred_{name_of_part(target)}"]
+    for name in target.get("grades") or target.get("classes") or ():
+        own.columns[f"p_{name}"] = own.columns[f"p_{target['name']}={name}"]
+    if target["task"] == "class":
+        own.columns["y_true"] = own.columns[f"y_{target['name']}"]
     own.length = len(rows)
     return own
 

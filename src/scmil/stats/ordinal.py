@@ -130,7 +130,7 @@ def ordinal_intervals(
     )
     correct = proportion_interval((y == p).astype(float), groups)
     low, high = proportion_interval(np.abs(y - p) / max(1, grades - 1), groups)
-    if table.trace() == table.sum():
+    if table.trace() == table.sum() and _chance(table) > 0:  # one grade alone has no kappa
         kappa = Interval(1 - (1 - correct.low) / _chance(table), kappa.high)
     return {
         "kappa": kappa,

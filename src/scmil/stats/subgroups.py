@@ -203,12 +203,24 @@ def compare_subgroups(
         found += gaps
         if not gaps:
             not_compared.append(column)
-    if found:
-        adjusted = holm([gap.p for gap in found])
-        found = [gap._replace(adjusted=float(p)) for gap, p in zip(found, adjusted, strict=True)]
+    return SubgroupTable(tuple(groups), _adjusted(found), tuple(not_compared))
+
+
+def merge_tables(tables: Sequence[SubgroupTable]) -> SubgroupTable:
+    """The tables of several targets as one; p-values are adjusted for the gaps of all of them."""
+    return SubgroupTable(
+        tuple(group for table in tables for group in table.groups),
+        _adjusted([gap for table in tables for gap in table.gaps]),
+        tuple(column for table in tables for column in table.not_compared),
+    )
+
+
+def _adjusted(gaps: Sequence[Gap]) -> tuple[Gap, ...]:
+    """The gaps with p-values that are corrected for their number, the largest first."""
+    adjusted = holm([gap.p for gap in gaps]) if gaps else ()
+    found = [gap._replace(adjusted=float(p)) for gap, p in zip(gaps, adjusted, strict=True)]
     # A difference in units of a number cannot be compared with the others.
-    found.sort(key=lambda gap: (gap.metric in WITH_UNITS, -gap.difference))
-    return SubgroupTable(tuple(groups), tuple(found), tuple(not_compared))
+    return tuple(sorted(found, key=lambda gap: (gap.metric in WITH_UNITS, -gap.difference)))
 
 
 def _check_column(column: str, values: Sequence[str | None], slides: int) -> None:

@@ -28,6 +28,7 @@ from scmil.studies.predict import (
     outputs_of,
     predict_folder,
 )
+from scmil.studies.predict_patients import patients_from_table
 from scmil.studies.score_tiles import ScoredSlides, score_folder
 from scmil.studies.settings import TaskOptions, TrainSettings
 from scmil.studies.train import Trained, train
@@ -52,6 +53,7 @@ __all__ = [
     "open_bags_to_predict",
     "open_data",
     "outputs_of",
+    "patients_from_table",
     "predict_folder",
     "run_comparison",
     "score_folder",

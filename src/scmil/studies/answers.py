@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from scmil.bags.splits import Split
 from scmil.bags.targets import target_json
-from scmil.core.run_format import COMBINED
 from scmil.errors import OptionError
 from scmil.models.answers import answer_names
 from scmil.models.objectives import Objective, objective_json
@@ -162,11 +161,6 @@ def check_task(bags: BagSet, settings: TrainSettings) -> None:
         return
     if settings.calibrate:
         check_calibration(bags.targets.task, settings.loss)
-    if settings.keep_folds and bags.targets.task == COMBINED:
-        raise OptionError(
-            "--keep-folds is not available for several targets at once. Omit the option, or train "
-            "a model for each target."
-        )
     if settings.weights is not None:
         raise OptionError(f"class_weights need classes, and the task is {bags.targets.task!r}.")
     check_loss(bags.targets.target, settings.loss)

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from scmil.bags.targets import GradeTarget, NumberTarget, SurvivalTarget, Target, Targets
+from scmil.bags.target_types import ordered_names
+from scmil.bags.targets import (
+    ClassTarget,
+    CombinedTarget,
+    LabelsTarget,
+    NumberTarget,
+    PartTarget,
+    SurvivalTarget,
+    Target,
+    Targets,
+)
 from scmil.core.shapes import Numbers
 from scmil.models.predictions_file import PREDICTIONS
 from scmil.report.run_files import ResultTable
@@ -71,8 +81,17 @@ def outcome_mix(folder: Path, targets: Targets, ids: Sequence[str]) -> list[Page
         ids: The slides of the cohort.
 
     Returns:
-        Share of events and follow-up, the number, or the share of each grade or label.
+        Share of events and follow-up, the number, or the share of each grade or label; of several
+        targets those of each, over the slides that have it.
     """
+    target = targets.target
+    if isinstance(target, CombinedTarget):
+        parts = [targets.part(number) for number in range(len(target.parts))]
+        return [
+            row | {"property": f"{name}: {row['property']}"}
+            for name, part in zip(target.names, parts, strict=True)
+            for row in _part_mix(folder, part, ids)
+        ]
     cohort = targets.array(ids)
     train = _training_values(folder / PREDICTIONS, targets.target)
     described = [
@@ -82,28 +101,42 @@ def outcome_mix(folder: Path, targets: Targets, ids: Sequence[str]) -> list[Page
     return [_mix_row(name, described[0].get(name), text) for name, text in described[1].items()]
 
 
-def _training_values(path: Path, target: Target) -> Numbers | None:
-    """The values of the training split (b, k); None if they are not in the folder."""
+def _part_mix(folder: Path, part: Targets, ids: Sequence[str]) -> list[Page]:
+    """How many slides have one of several targets, and its values."""
+    known = [bag_id for bag_id in ids if part.of(bag_id) is not None]
+    train = _training_values(folder / PREDICTIONS, part.target)
+    inside = None if train is None else str(len(train))
+    rows = outcome_mix(folder, part, known) if known else []
+    return [_mix_row("slides with a value", inside, str(len(known))), *rows]
+
+
+def _training_values(path: Path, target: Target | PartTarget) -> Numbers | None:
+    """The values of the training split (b, k), of the slides that have any; None if they are not in
+    the folder.
+    """
     if not path.is_file():
         return None
     columns = observed_columns(target)
     table = ResultTable(path, ["part", *columns])
     rows = np.flatnonzero(table.text("part") == "train")
-    if isinstance(target, GradeTarget):
-        grades = [target.grades.index(str(cell)) for cell in table.text(columns[0])[rows]]
-        return np.array(grades, dtype=float)[:, None]
-    return np.stack([table.numbers(name, empty=True)[rows] for name in columns], axis=1)
+    if names := ordered_names(target):
+        cells = [str(cell) for cell in table.text(columns[0])[rows]]
+        return np.array([names.index(cell) for cell in cells if cell], dtype=float)[:, None]
+    values = np.stack([table.numbers(name, empty=True)[rows] for name in columns], axis=1)
+    return values[np.isfinite(values).any(1)]
 
 
-def _describe_outcomes(target: Target, values: Numbers) -> dict[str, str]:
+def _describe_outcomes(target: Target | PartTarget, values: Numbers) -> dict[str, str]:
     if isinstance(target, SurvivalTarget):
         follow_up = f"{target.time}, median (quartiles)"
         return {"events": _share_of(values[:, 1]), follow_up: _quartiles(values[:, 0])}
     if isinstance(target, NumberTarget):
         return {f"{target.name}, median (quartiles)": _quartiles(values[:, 0])}
-    if isinstance(target, GradeTarget):
-        parts = [(name, values[:, 0] == i) for i, name in enumerate(target.grades)]
-        return {f"grade {name}": _share_of(part.astype(float)) for name, part in parts}
+    if names := ordered_names(target):
+        noun = "class" if isinstance(target, ClassTarget) else "grade"
+        parts = [(name, values[:, 0] == i) for i, name in enumerate(names)]
+        return {f"{noun} {name}": _share_of(part.astype(float)) for name, part in parts}
+    assert isinstance(target, LabelsTarget)
     return {name: _share_of(column) for name, column in zip(target.names, values.T, strict=True)}
 
 

@@ -11,12 +11,14 @@ from scmil.bags.checks import labelled
 from scmil.bags.class_names import comparable_label
 from scmil.bags.datasets import load_dataset, words_of
 from scmil.bags.labels import read_labels
-from scmil.bags.patient_bags import join_slides
+from scmil.bags.patient_bags import join_slides, with_patients
 from scmil.bags.target_tables import TargetColumns, read_targets
+from scmil.bags.target_types import ordered_names
 from scmil.bags.targets import (
     CombinedTarget,
     GradeTarget,
     LabelsTarget,
+    PartTarget,
     SurvivalTarget,
     Target,
     Targets,
@@ -24,7 +26,7 @@ from scmil.bags.targets import (
 )
 from scmil.core.text import first_names
 from scmil.errors import DataError, OptionError
-from scmil.studies.model_folder import Page
+from scmil.studies.model_folder import Page, joins_patients
 
 if TYPE_CHECKING:
     from scmil.bags.bag import Bag, BagSet
@@ -76,12 +78,11 @@ def open_cohort(
     Raises:
         DataError: A label is not a class of the model, or bags have no label.
     """
-    joins = study["settings"].get("data", {}).get("patient") == "joined"
     if "target" in study:
         found = _open_targets(target_from_json(study["target"]), bags, labels, options)
     else:
         found = _open_classes(study, bags, labels, options)
-    return _join_patients(found) if joins else found
+    return _join_patients(found) if joins_patients(study) else found
 
 
 def _join_patients(cohort: LabelledCohort) -> LabelledCohort:
@@ -190,14 +191,15 @@ def _open_targets(
             "after the bags."
         )
     words = words_of(options.missing) or ()
-    targets = read_targets(labels, target.task, _columns(target, options), missing=words)
+    targets = read_targets(labels, _tasks_of(target), _columns(target, options), missing=words)
     opened = open_bags(bags, options.format_name, key=options.key)
     known = set(targets.known)
     missing = [bag_id for bag_id in opened.ids if targets.of(bag_id) is None]
     notes = targets.notes + _check_unlabelled(missing, opened, labels, options)
     kept = opened.subset([bag_id for bag_id in opened.ids if bag_id not in set(missing)])
     own = replace(targets, target=target) if known else targets
-    return LabelledCohort(_with_patients(kept, own), own, notes)
+    patients = dict(zip(own.ids, own.patients, strict=True))
+    return LabelledCohort(with_patients(kept, patients), own, notes)
 
 
 def _check_no_times(options: CohortOptions, task: str) -> None:
@@ -212,16 +214,9 @@ def _check_no_times(options: CohortOptions, task: str) -> None:
 def _columns(target: Target, options: CohortOptions) -> TargetColumns:
     """The columns of the training, or those that the user names for another table."""
     if isinstance(target, CombinedTarget):
-        raise OptionError(
-            "the model predicts several targets at once, which cannot be tested on another cohort "
-            "in one step. Write its predictions (scmil predict), or train a model for each target."
-        )
+        return _columns_of_parts(target, options)
     if isinstance(target, SurvivalTarget):
-        return TargetColumns(
-            time=options.time or target.time,
-            event=options.event or target.event,
-            event_value=options.event_value,
-        )
+        return _columns_of_times(target, options)
     _check_no_times(options, target.task)
     named = words_of(options.label) or []
     if isinstance(target, LabelsTarget):
@@ -235,15 +230,47 @@ def _columns(target: Target, options: CohortOptions) -> TargetColumns:
     return TargetColumns(label=named or [target.name], grades=grades)
 
 
-def _with_patients(bags: BagSet, targets: Targets) -> BagSet:
-    """The same bags, with the patients of a table."""
-    from scmil.bags.slide_ids import slide_id
+def _columns_of_times(target: SurvivalTarget, options: CohortOptions) -> TargetColumns:
+    return TargetColumns(
+        time=options.time or target.time,
+        event=options.event or target.event,
+        event_value=options.event_value,
+    )
 
-    patients = dict(zip(targets.ids, targets.patients, strict=True))
-    own = {bag_id: patients.get(slide_id(bag_id)) for bag_id in bags.ids}
-    positions = {bag_id: position for position, bag_id in enumerate(bags.ids)}
 
-    def load(bag_id: str) -> Bag:
-        return replace(bags[positions[bag_id]], patient=own[bag_id])
+def _columns_of_parts(target: CombinedTarget, options: CohortOptions) -> TargetColumns:
+    """The columns of all parts, with the grades and classes of the model."""
+    times = [part for part in target.parts if isinstance(part, SurvivalTarget)]
+    if not times:
+        _check_no_times(options, ", ".join(part.task for part in target.parts))
+    expected = [name for part in target.parts for name in _label_columns(part)]
+    named = words_of(options.label) or expected
+    if len(named) != len(expected):
+        raise OptionError(
+            f"--label names {len(named)} columns, and the model was trained with {len(expected)}: "
+            f"{', '.join(expected)}. Name a column for each, in this order."
+        )
+    column = dict(zip(expected, named, strict=True))
+    ordered = {
+        column[name]: names
+        for part in target.parts
+        if (names := ordered_names(part))
+        for name in _label_columns(part)
+    }
+    columns = _columns_of_times(times[0], options) if times else TargetColumns()
+    return replace(columns, label=named, ordered=ordered)
 
-    return type(bags).lazy(bags.ids, load, bags.labels, own.values(), bags.classes, bags.mark)
+
+def _label_columns(part: PartTarget) -> tuple[str, ...]:
+    if isinstance(part, SurvivalTarget):
+        return ()
+    return part.names if isinstance(part, LabelsTarget) else (part.name,)
+
+
+def _tasks_of(target: Target) -> str:
+    """The task, or that of each column of several targets, as `--task` has them."""
+    if not isinstance(target, CombinedTarget):
+        return target.task
+    return ",".join(
+        task for part in target.parts for task in [part.task] * (len(_label_columns(part)) or 1)
+    )

@@ -26,9 +26,11 @@ from scmil.core.shapes import Numbers
 from scmil.core.tables import write_json
 from scmil.errors import DataError, ModelFileError, OptionError
 from scmil.models.answers import answers_of
+from scmil.models.combined_objective import CombinedObjective, output_width
 from scmil.models.objectives import CoxObjective, Objective, SurvivalObjective
 from scmil.models.survival_bins import bin_ends, survival_at
 from scmil.studies.model_folder import Page, check_scaling, check_study, read_page
+from scmil.studies.target_metrics import risk_cut_off
 from scmil.studies.temperature import tempered
 
 if TYPE_CHECKING:
@@ -125,7 +127,7 @@ def with_ensemble(
         predictor = predictor_of(out, model, {**found, "ensemble": {**entry, "cut_off": 0.0}})
         risks = [predictor.predict(bag, settings.device)[0] for bag in bags]
         assert model.objective is not None
-        entry["cut_off"] = float(np.median(answers_of(model.objective, np.stack(risks))[:, 0]))
+        entry["cut_off"] = risk_cut_off(model.objective, np.stack(risks), range(len(risks)))
     return found
 
 
@@ -184,9 +186,13 @@ class Predictor:
         own, objective = member.model.objective, self.objective
         if not self.is_ensemble:
             return outputs
-        if isinstance(own, SurvivalObjective) and isinstance(objective, SurvivalObjective):
-            return survival_at(own.edges, outputs, bin_ends(objective.edges))
-        return outputs - member.centre
+        if isinstance(own, CombinedObjective) and isinstance(objective, CombinedObjective):
+            parts = [
+                _on_common_bins(part, common, outputs[:, columns])
+                for (part, columns), common in zip(own.slices(), objective.parts, strict=True)
+            ]
+            return np.concatenate(parts, axis=1)
+        return _on_common_bins(own, objective, outputs) - member.centre
 
     def spread_columns(self, names: Sequence[str]) -> list[str]:
         """The columns of the standard deviations in a table; none for a single model."""
@@ -199,6 +205,13 @@ class Predictor:
             column: f"{value:.7g}"
             for column, value in zip(self.spread_columns(names), values, strict=True)
         }
+
+
+def _on_common_bins(own: Objective | None, common: Objective | None, outputs: Numbers) -> Numbers:
+    """The survival curves of a model at the ends of the bins of another; other outputs are kept."""
+    if isinstance(own, SurvivalObjective) and isinstance(common, SurvivalObjective):
+        return survival_at(own.edges, outputs, bin_ends(common.edges))
+    return outputs
 
 
 def predictor_of(folder: str | Path, model: MILModel, study: Page) -> Predictor:
@@ -269,9 +282,15 @@ def _decision_of(entry: Page, objective: Objective | None) -> Page:
     """The threshold of classes, or the cut-off of a risk; nothing for other tasks."""
     if objective is None:
         return {"threshold": bounded("threshold", entry["threshold"], "ensemble")}
-    if objective.task != "survival":
+    if not _has_survival(objective):
         return {}
     return {"cut_off": bounded("cut_off", entry["cut_off"], "ensemble", ANY)}
+
+
+def _has_survival(objective: Objective) -> bool:
+    if isinstance(objective, CombinedObjective):
+        return any(map(_has_survival, objective.parts))
+    return objective.task == "survival"
 
 
 def _load_member(path: Path, model: MILModel, expected: str) -> Member:
@@ -289,8 +308,20 @@ def _load_member(path: Path, model: MILModel, expected: str) -> Member:
 def _alike(a: MILModel, b: MILModel) -> bool:
     """Whether two models differ in weights only, or in bins and scales of their training split."""
     first, second = (dict(own.spec or {}) for own in (a, b))
-    kinds = {type(own.objective) for own in (a, b)}
+    kinds = {_kinds_of(own.objective) for own in (a, b)}
     free = {"output"} if len(kinds) == 1 and a.objective is not None else set()
-    if kinds == {SurvivalObjective}:  # tied times make fewer bins
+    if free and a.objective is not None and _has_survival(a.objective):
         free |= {"classes"}
     return all(first.get(key) == second.get(key) for key in {*first, *second} - free)
+
+
+def _kinds_of(objective: Objective | None) -> tuple[tuple[type, int | None], ...]:
+    """The type of an objective and its number of outputs, or those of each part.
+
+    Those of survival depend on the times of the training split: tied times make fewer bins.
+    """
+    if isinstance(objective, CombinedObjective):
+        return tuple(kind for part in objective.parts for kind in _kinds_of(part))
+    if objective is None or isinstance(objective, SurvivalObjective):
+        return ((type(objective), None),)
+    return ((type(objective), output_width(objective)),)

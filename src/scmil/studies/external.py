@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from scmil.bags.audit_targets import check_targets
 from scmil.bags.checks import check_instances
 from scmil.bags.provenance import check_same_provenance
 from scmil.bags.scaling import Scaling
+from scmil.bags.targets import CombinedTarget
 from scmil.core.fingerprint import Inputs, sha256_of_file
 from scmil.core.jobs.failure_log import record_failure
 from scmil.core.outputs import Outputs
@@ -26,10 +27,17 @@ from scmil.core.shapes import Numbers
 from scmil.core.tables import records_csv
 from scmil.core.text import encode_utf8
 from scmil.errors import BagError, DataError, OptionError, ShapeError
+from scmil.models.combined_objective import CombinedObjective
 from scmil.models.predictions_file import PREDICTIONS
 from scmil.studies.case_mix import case_mix, feature_shift, outcome_mix
 from scmil.studies.cohort import CohortOptions, LabelledCohort, open_cohort
 from scmil.studies.ensemble import Predictor, predictor_of
+from scmil.studies.external_parts import (
+    ScoredParts,
+    find_unscored,
+    internal_parts,
+    score_parts,
+)
 from scmil.studies.external_scores import (
     ClassPredictions,
     change_of,
@@ -60,6 +68,15 @@ class Evaluated:
     out: Path
     metrics: Page
     failed: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+class _Scores(NamedTuple):
+    """The metrics of a test, the internal estimate, and the change against it."""
+
+    metrics: Page
+    internal: Page | None
+    change: Page
     notes: tuple[str, ...] = ()
 
 
@@ -137,13 +154,19 @@ def evaluate_cohort(
     page["overlap"] = _overlap_page(found, overlap, training)
     page["failed"] = failed
     _write(outputs, page, _rows_of_cohort(predictor, cohort, predicted), found)
-    return Evaluated(out, page, failed, cohort.notes)
+    return Evaluated(out, page, failed, tuple(page["notes"]))
 
 
 def _check_outcomes(cohort: LabelledCohort) -> None:
-    """Raise if no metric of survival is defined, such as without events; other tasks have some."""
-    if cohort.targets is not None and cohort.targets.task == "survival":
-        check_targets(cohort.targets)
+    """Raise if no metric of survival is defined, such as without events; other tasks have some.
+
+    Of several targets, one must have metrics.
+    """
+    targets = cohort.targets
+    if targets is not None and targets.task == "survival":
+        check_targets(targets)
+    elif targets is not None and isinstance(targets.target, CombinedTarget):
+        find_unscored(targets, cohort.bags.ids)
 
 
 def _read_cohort(
@@ -228,7 +251,7 @@ def _page(
     """The content of `metrics.json`, without the overlap."""
     study = predictor.study
     internal = internal_estimate(model, study, training)
-    external = _score(predictor, cohort, predicted, internal)
+    scores = _score(model, predictor, cohort, predicted, internal)
     targets = cohort.targets
     outcomes = None if targets is None else outcome_mix(model, targets, predicted.ids)
     return {
@@ -246,31 +269,36 @@ def _page(
         "threshold": study["threshold"],
         "target": study.get("target"),
         "cut_off": study.get("cut_off"),
-        "metrics": external,
-        "internal": internal,
-        "change": change_of(external, internal),
+        "metrics": scores.metrics,
+        "internal": scores.internal,
+        "change": scores.change,
         "case_mix": case_mix(read, training, outcomes),
         "feature_shift": feature_shift(read, training),
-        "notes": list(cohort.notes),
+        "notes": [*cohort.notes, *scores.notes],
         "versions": versions(),
     }
 
 
 def _score(
-    predictor: Predictor, cohort: LabelledCohort, predicted: _Predicted, internal: Page | None
-) -> Page:
-    """The metrics of the task."""
-    if cohort.targets is not None:
-        assert predictor.objective is not None
-        return score_targets(
-            predictor.objective,
-            cohort.targets,
-            predicted.ids,
-            predicted.outputs,
-            predictor.study["cut_off"],
-            internal,
-        )
-    return score_classes(_class_predictions(predictor, cohort, predicted))
+    model: Path,
+    predictor: Predictor,
+    cohort: LabelledCohort,
+    predicted: _Predicted,
+    internal: Page | None,
+) -> _Scores | ScoredParts:
+    """The metrics of the task, or of each of several targets by its name."""
+    if cohort.targets is None:
+        external = score_classes(_class_predictions(predictor, cohort, predicted))
+        return _Scores(external, internal, change_of(external, internal))
+    objective, targets, cut_off = predictor.objective, cohort.targets, predictor.study["cut_off"]
+    outcomes = (targets, predicted.ids, predicted.outputs, cut_off)
+    if isinstance(targets.target, CombinedTarget):
+        assert isinstance(objective, CombinedObjective)
+        inside = internal_parts(model, targets.target, internal)
+        return score_parts(objective, *outcomes, inside)
+    assert objective is not None
+    external = score_targets(objective, *outcomes, internal)
+    return _Scores(external, internal, change_of(external, internal))
 
 
 def _class_predictions(

@@ -37,6 +37,11 @@ def read_page(path: Path) -> Page:
         ) from None
 
 
+def joins_patients(study: Page) -> bool:
+    """Whether the model was trained with all slides of a patient as one bag."""
+    return bool(study["settings"].get("data", {}).get("patient") == "joined")
+
+
 def check_study(path: Path, study: Page, classes: int, dim: int | None) -> None:
     """Raise an error if `study.json` is incomplete, or has a value that no model has.
 

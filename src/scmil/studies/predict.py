@@ -31,6 +31,7 @@ from scmil.studies.model_folder import (
     read_page,
 )
 from scmil.studies.model_metrics import Numbers
+from scmil.studies.predict_patients import join_to_predict
 from scmil.studies.target_metrics import answer_cells
 
 if TYPE_CHECKING:
@@ -46,12 +47,15 @@ RANDOM = re.compile(r"(?P<name>.+), random weights of seed (?P<seed>\d{1,18})", 
 class Predicted:
     """Predictions for new bags, a row for each, and the bags that failed with their causes.
 
-    With several `models`, the answers are their means, and `sd_` their standard deviations.
+    With several `models`, the answers are their means, and `sd_` their standard deviations. Of a
+    model that was trained with one bag per patient, the rows are those of patients, if these are
+    known; the `notes` say so.
     """
 
     rows: list[Page]
     failed: dict[str, str]
     models: int = 1
+    notes: tuple[str, ...] = ()
 
 
 def load_trained_model(folder: str | Path) -> tuple[MILModel, Page]:
@@ -106,11 +110,12 @@ def predict_folder(
 ) -> Predicted:
     """Apply a model to bags, one at a time, and write a table of predictions.
 
-    A bag that cannot be read is listed in `failures.csv` beside the table and skipped.
+    A bag that cannot be read is listed in `failures.csv` beside the table and skipped. If the model
+    was trained with all slides of a patient as one bag, slides with a known patient are joined.
 
     Args:
         folder: The model folder.
-        bags: The bags.
+        bags: The bags; those of a table of patients: `patients_from_table`.
         out: The CSV file; None: no file is written.
         device: Where the model runs.
         overwrite: Whether a table that `scmil predict` did not write is replaced.
@@ -128,7 +133,8 @@ def predict_folder(
     if out is not None:
         outputs_of(Path(out), overwrite)  # before the work
     predictor = predictor_of(folder, *load_trained_model(folder))
-    study = predictor.study
+    study, slides = predictor.study, len(bags)
+    bags, notes = join_to_predict(study, bags)
     rows: list[Page] = []
     failed: dict[str, str] = {}
     foreign: list[ShapeError] = []
@@ -145,7 +151,7 @@ def predict_folder(
                 | predictor.spread_row(study["classes"], spread)
             )
         if progress:
-            progress(position + 1)
+            progress(slides * (position + 1) // len(bags))
     raise_if_all(foreign, len(bags))
     if out is not None:
         out = Path(out)
@@ -161,7 +167,7 @@ def predict_folder(
             each for each in failure_log.read() if each.stage == "predict" and each.slide in good
         ]:
             failure_log.clear(failure.slide, failure.stage)
-    return Predicted(rows, failed, len(predictor.members))
+    return Predicted(rows, failed, len(predictor.members), notes)
 
 
 def nan_message(bag_id: str) -> str:

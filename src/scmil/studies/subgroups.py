@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from scmil.bags.label_records import Record
 from scmil.bags.slide_columns import read_slide_column
 from scmil.bags.slide_ids import slide_id
-from scmil.bags.targets import target_from_json
+from scmil.bags.targets import (
+    ClassTarget,
+    CombinedTarget,
+    PartTarget,
+    Target,
+    part_name,
+    target_from_json,
+    target_json,
+)
 from scmil.core.outputs import Outputs
 from scmil.core.run_format import COMBINED
 from scmil.core.tables import records_csv
 from scmil.core.text import encode_utf8, first_names
 from scmil.errors import DataError, OptionError
+from scmil.models.answers import answer_names
+from scmil.report.combined_run import read_combined_run
 from scmil.report.run import Key, Run
 from scmil.report.run_files import ResultTable, read_class_run
 from scmil.report.subgroup_page import write_subgroup_page
+from scmil.report.target_model_page import table_of_part
 from scmil.report.target_run import TargetRun, read_target_run, task_of_run
 from scmil.stats.bootstrap import Groups
-from scmil.stats.subgroups import SlideOutcomes, SubgroupTable, compare_subgroups
+from scmil.stats.subgroups import SlideOutcomes, SubgroupTable, compare_subgroups, merge_tables
 from scmil.stats.target_subgroups import TargetOutcomes
 from scmil.studies.model_folder import STUDY, read_page
 from scmil.studies.target_metrics import observed_columns
@@ -34,7 +46,7 @@ FILES = ("subgroups.html", "subgroups.csv")
 @dataclass(frozen=True)
 class FoundPredictions:
     """Test predictions of one model: slides, their outcomes, classes or names of answers, where
-    they are from, and the task.
+    they are from, the task, and the name of one of several targets.
     """
 
     slides: tuple[str, ...]
@@ -42,11 +54,19 @@ class FoundPredictions:
     classes: tuple[str, ...]
     origin: str
     task: str = "class"
+    target: str = ""
+
+    def column(self, name: str) -> str:
+        """The name of a column of groups in tables, which names one of several targets."""
+        return f"{self.target}: {name}" if self.target else name
 
 
 @dataclass(frozen=True)
 class SubgroupReport:
-    """The metrics by subgroup, what they are computed from, and the files that were written."""
+    """The metrics by subgroup, what they are computed from, and the files that were written.
+
+    Of several targets the columns are `target: column`, and `tasks` has the task of each target.
+    """
 
     origin: str
     classes: tuple[str, ...]
@@ -54,6 +74,12 @@ class SubgroupReport:
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     task: str = "class"
+    tasks: Mapping[str, str] = field(default_factory=dict)
+
+    def task_of(self, column: str) -> str:
+        """The task of the metrics of a column, which begins with one of several targets."""
+        own = (task for name, task in self.tasks.items() if column.startswith(f"{name}: "))
+        return next(own, self.task)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a record for each metric of each group."""
@@ -120,31 +146,57 @@ def report_subgroups(
     if not by:
         raise OptionError("no column is given. Name the columns of the subgroups: --by sex,site.")
     found = _find_predictions(Path(folder), method, dataset)
-    columns: dict[str, list[str | None]] = {}
-    patients: list[str | None] = [None] * len(found.slides)
-    absent: list[str] = []
-    for name in dict.fromkeys(by):
-        records = read_slide_column(labels, name)
-        own = [records.get(slide_id(slide)) for slide in found.slides]
-        columns[name] = [None if record is None else record.label for record in own]
-        patients = [None if record is None else record.patient for record in own]
-        absent = [slide for slide, record in zip(found.slides, own, strict=True) if record is None]
-    if len(absent) == len(found.slides):
+    columns = {name: read_slide_column(labels, name) for name in dict.fromkeys(by)}
+    slides = list(dict.fromkeys(slide for part in found for slide in part.slides))
+    known = set(next(iter(columns.values())))
+    absent = [slide for slide in slides if slide_id(slide) not in known]
+    if len(absent) == len(slides):
         raise DataError(
-            f"{labels}: none of the {len(found.slides)} tested slides is in the table; they are "
-            f"such as {first_names(found.slides)}. Give the table of these slides."
+            f"{labels}: none of the {len(slides)} tested slides is in the table; they are such as "
+            f"{first_names(slides)}. Give the table of these slides."
         )
-    outcomes = found.outcomes
-    if not any(patient is not None for patient in outcomes.patients):
-        outcomes = replace(outcomes, patients=patients)
-    table = compare_subgroups(outcomes, columns)
     notes = []
     if absent:
         notes.append(f"{len(absent)} tested slides are not in the table: {first_names(absent)}.")
-    if all(patient is None for patient in outcomes.patients):
+    parts = [_with_patients(part, columns) for part in found]
+    if all(patient is None for part in parts for patient in part.outcomes.patients):
         notes.append("no patients are known: every slide counts as one.")
-    report = SubgroupReport(found.origin, found.classes, table, tuple(notes), task=found.task)
+    tables = [_compare(part, columns, notes) for part in parts]
+    first, table = found[0], merge_tables(tables)
+    tasks = {part.target: part.task for part in found if part.target}
+    task = COMBINED if tasks else first.task
+    report = SubgroupReport(first.origin, first.classes, table, tuple(notes), (), task, tasks)
     return _write_subgroups(report, Path(folder if out is None else out), overwrite)
+
+
+def _with_patients(
+    found: FoundPredictions, columns: Mapping[str, Mapping[str, Record]]
+) -> FoundPredictions:
+    """The predictions with the patients of the table, unless their own are known."""
+    if any(patient is not None for patient in found.outcomes.patients):
+        return found
+    records = list(columns.values())[-1]
+    own = [records.get(slide_id(slide)) for slide in found.slides]
+    patients = [None if record is None else record.patient for record in own]
+    return replace(found, outcomes=replace(found.outcomes, patients=patients))
+
+
+def _compare(
+    found: FoundPredictions, columns: Mapping[str, Mapping[str, Record]], notes: list[str]
+) -> SubgroupTable:
+    """Compare the groups of all columns; of several targets those columns that vary."""
+    groups: dict[str, list[str | None]] = {}
+    for name, records in columns.items():
+        own = [records.get(slide_id(slide)) for slide in found.slides]
+        values = [None if record is None else record.label for record in own]
+        if found.target and len({*values} - {None}) < 2:
+            notes.append(
+                f"{found.target}: the {len(values)} tested slides with a value are not of two "
+                f"groups of the column {name!r}, so it is not compared for this target."
+            )
+        else:
+            groups[found.column(name)] = values
+    return compare_subgroups(found.outcomes, groups)
 
 
 def _write_subgroups(report: SubgroupReport, folder: Path, overwrite: bool) -> SubgroupReport:
@@ -152,14 +204,17 @@ def _write_subgroups(report: SubgroupReport, folder: Path, overwrite: bool) -> S
     page, csv = (folder / name for name in FILES)
     folder.mkdir(parents=True, exist_ok=True)
     text = write_subgroup_page(
-        report.origin, report.classes, report.table, report.notes, report.task
+        report.origin, report.classes, report.table, report.notes, report.task, report.tasks
     )
     outputs.write(page, encode_utf8(text))
     outputs.write(csv, records_csv(report.rows()))
     return replace(report, files=(page, csv))
 
 
-def _find_predictions(folder: Path, method: str | None, dataset: str | None) -> FoundPredictions:
+def _find_predictions(
+    folder: Path, method: str | None, dataset: str | None
+) -> list[FoundPredictions]:
+    """The test predictions, of several targets those of each."""
     if (folder / STUDY).is_file():
         if method or dataset:
             raise OptionError(
@@ -169,7 +224,7 @@ def _find_predictions(folder: Path, method: str | None, dataset: str | None) -> 
         study = read_page(folder / STUDY)
         if study["split"].get("test"):
             target = study.get("target")
-            return _of_model(folder, study) if target is None else _targets_of_model(folder, study)
+            return [_of_model(folder, study)] if target is None else _of_target_model(folder, study)
         if not (folder / CROSS).is_dir():
             raise DataError(
                 f"{folder}: the model has neither a test split nor a cross-validation, so nothing "
@@ -179,10 +234,33 @@ def _find_predictions(folder: Path, method: str | None, dataset: str | None) -> 
     return _of_run(folder, method, dataset, ())
 
 
+def _of_target_model(folder: Path, study: Mapping[str, Any]) -> list[FoundPredictions]:
+    """The test predictions of a model of another task than classes, or of each of its targets."""
+    target = target_from_json(study["target"])
+    needed = ["slide_id", "case_id", "part", "y_pred", *observed_columns(target)]
+    needed += [f"p_{name}" for name in study["classes"]]
+    table = ResultTable(folder / "predictions.csv", needed)
+    if not isinstance(target, CombinedTarget):
+        return [_targets_of_model(folder, target, table)]
+    found = []
+    for part in target.parts:
+        own = table_of_part(table, target_json(part))
+        if (own.text("part") == "test").any():
+            made = _targets_of_model(folder, part, own)
+            found.append(replace(made, target=part_name(part)))
+    return found
+
+
 def _of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
     classes = tuple(study["classes"])
     needed = ["slide_id", "case_id", "part", "y_true", "y_pred", *(f"p_{name}" for name in classes)]
     table = ResultTable(folder / "predictions.csv", needed)
+    return _classes_of_model(folder, classes, table)
+
+
+def _classes_of_model(
+    folder: Path, classes: tuple[str, ...], table: ResultTable
+) -> FoundPredictions:
     test = np.flatnonzero(table.text("part") == "test")
     truth, predicted = table.text("y_true")[test], table.text("y_pred")[test]
     outcomes = SlideOutcomes(
@@ -197,12 +275,19 @@ def _of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
 
 def _of_run(
     folder: Path, method: str | None, dataset: str | None, classes: tuple[str, ...]
-) -> FoundPredictions:
-    if (task := task_of_run(folder)) is not None:
-        _check_single(task)
+) -> list[FoundPredictions]:
+    if (task := task_of_run(folder)) == COMBINED:
+        parts = read_combined_run(folder).parts
+        chosen = {
+            name: _choose_key(part, part.held_out, method, dataset) for name, part in parts.items()
+        }
+        return [
+            replace(_targets_of_run(part, chosen[name]), target=name)
+            for name, part in parts.items()
+        ]
+    if task is not None:
         targets = read_target_run(folder)
-        key = _choose_key(targets, targets.held_out, method, dataset)
-        return _targets_of_run(targets, key)
+        return [_targets_of_run(targets, _choose_key(targets, targets.held_out, method, dataset))]
     run = read_class_run(folder)
     key = _choose_key(run, run.predictions, method, dataset)
     rows = run.predictions[key]
@@ -220,24 +305,16 @@ def _of_run(
         _unknown(len(positions)),
     )
     names = classes or tuple(f"class {c}" for c in range(p.shape[1]))
-    return FoundPredictions(tuple(positions), outcomes, names, _origin_of(key))
+    return [FoundPredictions(tuple(positions), outcomes, names, _origin_of(key))]
 
 
-def _check_single(task: str) -> None:
-    if task == COMBINED:
-        raise DataError(
-            "the model predicts several targets at once, and subgroups are compared for one. Train "
-            "a model for each target, or choose another folder."
-        )
-
-
-def _targets_of_model(folder: Path, study: Mapping[str, Any]) -> FoundPredictions:
-    """The test predictions of a model of another task than classes."""
-    _check_single(study["task"])
-    task, target, names = study["task"], study["target"], tuple(study["classes"])
-    observed = observed_columns(target_from_json(target))
-    needed = ["slide_id", "case_id", "part", "y_pred", *observed, *(f"p_{name}" for name in names)]
-    table = ResultTable(folder / "predictions.csv", needed)
+def _targets_of_model(
+    folder: Path, target: Target | PartTarget, table: ResultTable
+) -> FoundPredictions:
+    """The test predictions of a model of one target."""
+    task, names, observed = target.task, answer_names(target), observed_columns(target)
+    if isinstance(target, ClassTarget):
+        return _classes_of_model(folder, names, table)
     test = np.flatnonzero(table.text("part") == "test")
     if task == "ordinal":
         columns = [[observed[0]], ["y_pred"]]
@@ -268,7 +345,13 @@ def _targets_of_run(run: TargetRun, key: Key) -> FoundPredictions:
     if run.task == "ordinal":
         predicted = predicted.round()
     patients = [str(rows.patients[i]) for i in first.tolist()]
-    names = tuple(target.get("grades") or target.get("names") or ())
+    names = tuple(target.get("grades") or target.get("names") or target.get("classes") or ())
+    if run.task == "class":
+        right = (rows.predicted.argmax(1) == rows.observed[:, 0]).astype(float)
+        share = np.bincount(unit.reshape(-1), right) / counts
+        labels = rows.observed[first, 0].astype(np.int64)
+        classes = SlideOutcomes(labels, share, predicted, patients)
+        return FoundPredictions(tuple(map(str, bags)), classes, names, _origin_of(key))
     outcomes = TargetOutcomes(run.task, rows.observed[first], predicted, patients, names)
     return FoundPredictions(tuple(map(str, bags)), outcomes, names, _origin_of(key), run.task)
 

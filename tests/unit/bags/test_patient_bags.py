@@ -11,7 +11,7 @@ from scmil import Bag
 from scmil.bags.bag import BagSet
 from scmil.bags.patient_bags import GAP, join_slides
 from scmil.bags.target_bags import with_targets
-from scmil.bags.targets import SurvivalTarget, Targets
+from scmil.bags.targets import NumberTarget, SurvivalTarget, Targets
 from scmil.errors import DataError
 
 
@@ -72,3 +72,11 @@ def test_values_of_other_tasks_are_those_of_the_patient() -> None:
     assert joined.ids == ("p", "q", "r")
     assert joined.targets is not None
     assert joined.targets.array(joined.ids)[:, 0].tolist() == [1.0, 3.0, 4.0]
+
+
+def test_patients_from_whom_nothing_can_be_learned_are_joined_for_a_test() -> None:
+    bags = BagSet([slide(name, None) for name in "abc"])
+    targets = Targets(NumberTarget("age"), tuple("abc"), (7.0,) * 3, ("p", "p", "q"))
+    with pytest.raises(DataError, match="constant"):
+        with_targets(bags, targets)
+    assert join_slides(with_targets(bags, targets, check=False)).ids == ("p", "q")

@@ -197,3 +197,9 @@ def test_perfect_labels_have_macro_intervals_with_a_width() -> None:
         assert low > scores.labels["a"].intervals[metric].low  # two labels say more than one
     [alone] = [score_multilabel(["a"], truth[:, :1], 0.1 + 0.8 * truth[:, :1], draws=50)]
     assert alone.macro_intervals["auc"] == pytest.approx(alone.labels["a"].intervals["auc"])
+
+
+def test_one_grade_alone_that_is_always_right_has_no_kappa() -> None:
+    intervals = ordinal_intervals([1] * 6, [1] * 6, 3, draws=20)
+    assert np.isnan(intervals["kappa"].low)
+    assert intervals["accuracy"].low > 0.5

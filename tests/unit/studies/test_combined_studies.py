@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from target_cases import target_cohort
+from target_cases import cohort_with_holes
 from typer.testing import CliRunner
 
 from scmil import studies
@@ -40,25 +40,9 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def with_holes(folder: Path) -> Path:
-    """The cohort without a third of the grades, numbers, classes and times each."""
-    target_cohort(folder, count=48)
-    rows = rows_of(folder / "labels.csv")
-    for i, row in enumerate(rows):
-        for column in (("grade",), ("age",), ("os_months", "os_event"))[i % 3]:
-            row[column] = ""
-        if i % 4 == 0:
-            row["label"] = ""
-    with (folder / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = with_holes(tmp_path_factory.mktemp("combined"))
+    folder = cohort_with_holes(tmp_path_factory.mktemp("combined"))
     inputs = (folder / "bags", folder / "labels.csv", "--task", TASK, "--label", COLUMNS)
     output = call(
         *("train", *inputs, "--aggregator", "mean", "--recipe", "paper", "--epochs", "10"),
@@ -185,29 +169,40 @@ def test_options_that_do_not_fit_several_targets_are_rejected(
     assert not (tmp_path / "m" / "model.safetensors").exists()
 
 
-def test_another_cohort_cannot_be_tested_in_one_step(home: Path, tmp_path: Path) -> None:
-    words = ("test", home / "model", home / "bags", home / "labels.csv", "--out", tmp_path / "t")
-    assert "several targets at once" in call(*words, code=1)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--calibrate",), "--calibrate is not available for several targets"),
-        (("--folds", "2", "--keep-folds"), "--keep-folds is not available for several targets"),
-    ],
-)
-def test_what_needs_one_target_is_rejected_before_the_training(
-    home: Path, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
+def test_a_temperature_is_rejected_before_the_training(home: Path, tmp_path: Path) -> None:
     inputs = (home / "bags", home / "labels.csv", "--task", TASK, "--label", COLUMNS)
-    output = call("train", *inputs, *words, "--out", tmp_path / "model", code=1)
-    assert message in output
+    output = call("train", *inputs, "--calibrate", "--out", tmp_path / "model", code=1)
+    assert "--calibrate is not available for several targets" in output
     assert not (tmp_path / "model").exists()
 
 
-def test_subgroups_are_of_one_target(home: Path) -> None:
-    for folder in ("model", "run"):
-        words = ("subgroups", home / folder, home / "labels.csv", "--by", "label")
-        method = () if folder == "model" else ("--method", "mean")
-        assert "subgroups are compared for one" in call(*words, *method, code=1)
+@pytest.mark.parametrize("folder", ["model", "run"])
+def test_subgroups_are_compared_for_each_target(home: Path, tmp_path: Path, folder: str) -> None:
+    rows = rows_of(home / "labels.csv")
+    table = tmp_path / "sites.csv"
+    lines = [f"{row['slide_id']},{'ab'[i % 2]}" for i, row in enumerate(rows)]
+    table.write_text("\n".join(["slide_id,site", *lines]))
+    words: tuple[str | Path, ...] = (home / folder, table, "--by", "site", "--out", tmp_path)
+    words += () if folder == "model" else ("--method", "mean")
+    found = json.loads(call("subgroups", *words, "--json"))
+    assert found["task"] == "combined"
+    main = {"grade": "kappa", "age": "r2", "labels": "macro: auc", "survival": "c_index"}
+    slides = {}
+    for name, metric in {**main, "label": "auc"}.items():
+        own = [row for row in found["groups"] if row["column"] == f"{name}: site"]
+        assert metric in {row["metric"] for row in own}, name
+        slides[name] = sum(row["slides"] for row in own if row["metric"] == metric)
+    page = (tmp_path / "subgroups.html").read_text()
+    if folder == "run":
+        holes = {"age": 32, "grade": 32, "survival": 32, "label": 36, "labels": 44}
+        assert slides == holes
+        assert "grade: site" in {gap["column"] for gap in found["gaps"]}
+        assert "survival: between patients with an event" in page
+        smallest = min(found["gaps"], key=lambda gap: gap["p"])  # adjusted for all targets
+        expected = min(1.0, smallest["p"] * len(found["gaps"]))
+        assert smallest["adjusted"] == pytest.approx(expected, abs=1e-6)
+    else:
+        known = json.loads((home / "model" / "metrics.json").read_text())["known"]["test"]
+        assert slides == known
+    assert "<h3>grade: site</h3>" in page
+    assert "grade: site a" in call("subgroups", *words)

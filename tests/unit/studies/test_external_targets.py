@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import scmil
-from target_cases import TASKS, target_cohort
+from target_cases import TASKS, rename_cohort, target_cohort
 
 from scmil import studies
 from scmil.bags.targets import NumberTarget, Targets
@@ -52,23 +52,12 @@ def open_cohort(home: Path, task: str) -> studies.Data:
     )
 
 
-def rename(home: Path, prefix: str) -> Path:
-    """Give all slides and patients of a cohort other names."""
-    for path in [*(home / "bags").rglob("s[0-9][0-9].*")]:
-        path.rename(path.with_name(prefix + path.name))
-    table = home / "labels.csv"
-    head, *rows = table.read_text().splitlines()
-    rows = [prefix + row.replace(",s", f",{prefix}s", 1) for row in rows]
-    table.write_text("\n".join([head, *rows]) + "\n")
-    return home
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`ours`, and `theirs` with other slides and patients."""
     folder = tmp_path_factory.mktemp("hospitals")
     target_cohort(folder / "ours", count=40)
-    rename(target_cohort(folder / "theirs", count=40, seed=1), "t")
+    rename_cohort(target_cohort(folder / "theirs", count=40, seed=1), "t")
     return folder
 
 
@@ -146,7 +135,7 @@ def run_test(model: Path, cohort: Path, out: Path, *words: str, code: int) -> st
 def test_the_slides_of_the_training_are_found_under_other_names(
     models: dict[str, Path], tmp_path: Path, task: str
 ) -> None:
-    leak = rename(target_cohort(tmp_path / "leak", count=40), "x")
+    leak = rename_cohort(target_cohort(tmp_path / "leak", count=40), "x")
     message = run_test(models[task], leak, tmp_path / "out", code=1)
     assert "slides of this cohort were used to train the model" in message
     assert "--exclude-overlap" in message
@@ -162,7 +151,7 @@ def test_the_patients_of_the_training_are_found_among_other_slides(
 ) -> None:
     split = json.loads((models[task] / "study.json").read_text())["split"]
     known = int(split["train"][0].removeprefix("s"))
-    cohort = rename(target_cohort(tmp_path / "other", count=40, seed=5), "t")
+    cohort = rename_cohort(target_cohort(tmp_path / "other", count=40, seed=5), "t")
     table = (cohort / "labels.csv").read_text()
     (cohort / "labels.csv").write_text(table.replace("\ntp3,", f"\np{known},"))
     message = run_test(models[task], cohort, tmp_path / "out", code=1)
@@ -250,7 +239,7 @@ def test_an_ensemble_of_cox_models_is_centred_at_their_training_slides(
 def test_a_cohort_without_events_is_rejected_before_anything_is_written(
     models: dict[str, Path], home: Path, tmp_path: Path
 ) -> None:
-    cohort = rename(target_cohort(tmp_path / "censored", count=12, seed=3), "t")
+    cohort = rename_cohort(target_cohort(tmp_path / "censored", count=12, seed=3), "t")
     head, *rows = (cohort / "labels.csv").read_text().splitlines()
     cells = [row.split(",") for row in rows]
     rows = [",".join([*row[:3], "0", *row[4:]]) for row in cells]
@@ -294,7 +283,7 @@ def test_a_model_of_joined_patients_is_tested_on_joined_patients(
     tmp_path: Path, task: str | None
 ) -> None:
     for name, prefix, seed in (("ours", "", 0), ("theirs", "t", 1)):
-        cohort = rename(target_cohort(tmp_path / name, count=40, seed=seed), prefix)
+        cohort = rename_cohort(target_cohort(tmp_path / name, count=40, seed=seed), prefix)
         head, *rows = (cohort / "labels.csv").read_text().splitlines()
         cells = [row.split(",") for row in rows]
         for i in range(1, 40, 2):  # the second slide of a patient has the values of the first
