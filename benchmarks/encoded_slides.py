@@ -116,7 +116,7 @@ def bags(home: Path, hospital: str) -> Path:
 
 
 def train(run: Run, home: Path, task: str, folds: int) -> Path:
-    """A model of all our slides: a validation split of a few slides selects an epoch by chance."""
+    """A model of our slides, without a test split; a fifth of them selects the epoch."""
     model = home / task / "model"
     words = (*TASKS[task].options, *TRAINING, "--folds", folds, "--out", model)
     run("train", bags(home, "ours"), home / "ours" / "planted.csv", *words)

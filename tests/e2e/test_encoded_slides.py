@@ -9,6 +9,7 @@ chance for the number, the grade and the labels, and 3 of 4 for survival.
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ pytestmark = [
     ),
 ]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PAGE = BENCHMARKS.parent / "docs" / "how-to" / "other_tasks.md"
 SLIDES, SEEDS = (32, 24), (0, 7)
 TASKS = ("survival", "regression", "ordinal", "multilabel")
 
@@ -88,3 +90,13 @@ def test_a_task_from_slides_to_another_hospital(study: ModuleType, home: Path, t
         *("--only", "b_slide_00[12]", "--out", maps / task),
     )
     assert {path.stem for path in (maps / task).glob("*.png")} == {"b_slide_001", "b_slide_002"}
+
+
+def test_the_committed_result_has_the_signal_and_none_without_it(study: ModuleType) -> None:
+    measured = json.loads(study.RESULTS.read_text())
+    assert (measured["seeds"], measured["slides"]) == ([*study.SEEDS], [*study.SLIDES])
+    assert {row["task"] for row in measured["rows"]} == set(TASKS) == set(study.TASKS)
+    claimed = study.claimed(measured["rows"])
+    assert len(claimed) == 4 * len(TASKS)  # at home and elsewhere, with and without signal
+    assert all(row["as expected"] for row in claimed)
+    assert study.as_markdown(measured["rows"]) in PAGE.read_text()
