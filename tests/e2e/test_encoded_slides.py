@@ -87,9 +87,9 @@ def test_a_task_from_slides_to_another_hospital(study: ModuleType, home: Path, t
     assert len(rows_of(predictions)) == SLIDES[1]
     scmil(
         *("heatmap", model, theirs, "--slides", home / "theirs" / "slides", "--score", "evidence"),
-        *("--only", "b_slide_00[12]", "--out", maps / task),
+        *("--only", "b_slide_001", "--out", maps / task),
     )
-    assert {path.stem for path in (maps / task).glob("*.png")} == {"b_slide_001", "b_slide_002"}
+    assert {path.stem for path in (maps / task).glob("*.png")} == {"b_slide_001"}
 
 
 def test_the_committed_result_has_the_signal_and_none_without_it(study: ModuleType) -> None:
