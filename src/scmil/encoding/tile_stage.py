@@ -138,12 +138,7 @@ class TileStage:
                 found = find_tissue(slide, settings.preset, otsu=settings.otsu, pen=settings.pen)
                 if found.area.is_empty:
                     _check_plausible(slide, "no tissue was found")
-                    raise SlideError(
-                        f"no tissue was found with the preset {settings.preset!r}. Use another "
-                        "preset in a new folder ('biopsy' for small pieces, 'otsu' for pale "
-                        f"stains), or draw the tissue in QuPath, save it as {outlines}, and add "
-                        "--retry-failed."
-                    )
+                    raise SlideError(_explain_no_tissue(slide, settings, outlines))
                 write_geojson(found, outlines, slide.digest)
             # Outlines that were just written are read as well, so that there is only one path.
             tissue = tissue_from_geojson(outlines, slide)
@@ -165,6 +160,21 @@ class TileStage:
             stated = None if source.mpp is None else slide.stated_mpp or 0
             # Last: it marks the slide as done.
             write_tiling(tiling, tissue, self.target(source), stated)
+
+
+def _explain_no_tissue(slide: Slide, settings: TileSettings, outlines: Path) -> str:
+    """Why a slide has no tissue, and what to do: some stains have the colours of marker ink."""
+    draw = f"draw the tissue in QuPath, save it as {outlines}, and add --retry-failed."
+    everything = find_tissue(slide, settings.preset, otsu=settings.otsu, pen=False)
+    if settings.pen and not everything.area.is_empty:
+        return (
+            f"the colours of all tissue ({everything.fraction:.0%} of the slide) are those of "
+            f"marker ink. If nothing is marked, use --no-pen in a new folder; otherwise {draw}"
+        )
+    return (
+        f"no tissue was found with the preset {settings.preset!r}. Use another preset in a new "
+        f"folder ('biopsy' for small pieces, 'otsu' for pale stains), or {draw}"
+    )
 
 
 def resolution_notes(work: str | Path, sources: Sequence[Source]) -> list[str]:

@@ -183,12 +183,30 @@ def _overview(slide: Slide) -> NDArray[np.uint8]:
 def _saturated(rgb: NDArray[np.uint8], recipe: Mapping[str, Any]) -> Mask:
     from PIL import Image, ImageFilter
 
-    highest, lowest = rgb.max(axis=-1).astype(np.float32), rgb.min(axis=-1)
+    red, green, blue = np.moveaxis(rgb, -1, 0)
+    highest = np.maximum(np.maximum(red, green), blue).astype(np.float32)
+    lowest = np.minimum(np.minimum(red, green), blue)
     saturation = np.rint(255 * (highest - lowest) / np.maximum(highest, 1)).astype(np.uint8)
-    blurred = np.asarray(
-        Image.fromarray(saturation).filter(ImageFilter.MedianFilter(int(recipe["mthresh"])))
-    )
-    return blurred > (otsu_threshold(blurred) if recipe["otsu"] else recipe["sthresh"])
+    window = int(recipe["mthresh"])
+    if not recipe["otsu"]:
+        return _majority(saturation > recipe["sthresh"], window)
+    blurred = np.asarray(Image.fromarray(saturation).filter(ImageFilter.MedianFilter(window)))
+    return blurred > otsu_threshold(blurred)
+
+
+def _majority(mask: Mask, window: int) -> Mask:
+    """Whether most pixels of the window around each pixel are set; the border is repeated.
+
+    A median is above a threshold where most values are: this is the median filter of the values
+    before the threshold, ten times as fast.
+    """
+    # One more row and column in front, where the cumulative sums are 0.
+    counts = np.pad(mask, window // 2, mode="edge").astype(np.int32)
+    counts = np.pad(counts, ((1, 0), (1, 0)))
+    for axis in (0, 1):
+        sums = np.moveaxis(counts.cumsum(axis, dtype=np.int32), axis, 0)
+        counts = np.moveaxis(sums[window:] - sums[:-window], 0, axis)
+    return counts > window * window // 2
 
 
 def otsu_threshold(values: NDArray[np.uint8]) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -119,6 +120,15 @@ def test_slides_with_the_same_name_fail_and_the_others_are_tiled(tmp_path: Path)
     assert events == [("a", "done"), ("same", "failed")]
     assert "2 slides have the name 'same'" in causes(work)["same", "tile"]
     assert [source.id for source in read_sources(work)] == ["a"]
+
+
+def test_a_stain_that_looks_like_ink_is_named_with_its_remedy(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    blue = Source("blue", picture(tmp_path / "blue.png", colour=(60, 150, 160)), 0.5)
+    assert tile_slides([blue], work, replace(SETTINGS, pen=True)).failed == ("blue",)
+    cause = causes(work)["blue", "tile"]
+    assert "are those of marker ink. If nothing is marked, use --no-pen in a new folder" in cause
+    assert tile_slides([blue], tmp_path / "new", SETTINGS).done == ("blue",)  # without pen
 
 
 def test_a_slide_without_tissue_fails_until_tissue_is_drawn(

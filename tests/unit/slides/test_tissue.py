@@ -8,7 +8,15 @@ import pytest
 from numpy.typing import NDArray
 
 from scmil.errors import OptionError, UnknownNameError
-from scmil.slides.tissue import PRESETS, find_tissue, otsu_threshold, outline, pen_marks, polygons
+from scmil.slides.tissue import (
+    PRESETS,
+    _majority,
+    find_tissue,
+    otsu_threshold,
+    outline,
+    pen_marks,
+    polygons,
+)
 
 shapely = pytest.importorskip("shapely")
 image = pytest.importorskip("PIL.Image")
@@ -52,6 +60,15 @@ def found(pixels: NDArray[np.uint8], downsample: int = 64, **options: Any) -> An
 
 
 # --------------------------------------------------------------------------------------- the recipe
+
+
+@pytest.mark.parametrize("window", [1, 3, 7])
+def test_a_majority_is_the_threshold_of_a_median(window: int) -> None:
+    filters = pytest.importorskip("PIL.ImageFilter")
+    values = np.random.default_rng(0).integers(0, 20, (31, 40)).astype(np.uint8)
+    values[:12, 25:] += 8
+    blurred = image.fromarray(values).filter(filters.MedianFilter(window))
+    assert np.array_equal(_majority(values > 10, window), np.asarray(blurred) > 10)
 
 
 def test_a_square_of_tissue_is_found_where_it_is() -> None:

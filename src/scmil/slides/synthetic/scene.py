@@ -158,6 +158,8 @@ class Things:
 
     def paste(self, codes: Codes, x: int, y: int, mpp: float) -> None:
         """Paste those that overlap the tile at this pixel."""
+        if not len(self.places):  # and the stamps were not drawn
+            return
         reach = len(self.stamps[0]) / 2 + 1
         first, last = np.searchsorted(
             self.places[:, 1], [(y - reach) * mpp, (y + TILE + reach) * mpp]

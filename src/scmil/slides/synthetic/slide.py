@@ -21,7 +21,7 @@ from scmil.slides.synthetic.anatomy import anatomy
 from scmil.slides.synthetic.pyramid import SceneTile, write_pyramid
 from scmil.slides.synthetic.scanners import scanner_of
 from scmil.slides.synthetic.scene import INFLAMED, PENS, SPARSE, Scene
-from scmil.slides.synthetic.textures import draw_materials
+from scmil.slides.synthetic.textures import Needed, draw_materials
 
 PAINTER = 1  # incremented when the same seed gives another slide than before
 SMALLEST_PX, LARGEST_PX = 1_000, 100_000
@@ -187,9 +187,12 @@ def generate_slide(
         pen=options.pen is not None,
         necrosis=options.necrosis,
     )
+    needed = Needed(
+        bool(content.tumours), options.necrosis, len(content.glands) > 0, len(content.fat) > 0
+    )
     scene = Scene(
         content,
-        draw_materials(mpp, seed, options.necrosis),
+        draw_materials(mpp, seed, needed),
         size,
         mpp,
         seed,

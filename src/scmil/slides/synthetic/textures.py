@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +112,15 @@ class Canvas:
         return steps[0] * np.uint16(STEPS) + steps[1]
 
 
+class Needed(NamedTuple):
+    """What a slide has, beside stroma and lymphocytes."""
+
+    tumour: bool = True
+    necrosis: bool = False
+    glands: bool = True
+    fat: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Materials:
     """The textures and stamps of one slide, at its resolution."""
@@ -121,24 +131,32 @@ class Materials:
     fat: list[Codes]
 
 
-def draw_materials(mpp: float, seed: int, necrosis: bool = False) -> Materials:
-    """Draw the textures and the stamps of a slide; that of necrosis only if there is any."""
+def draw_materials(mpp: float, seed: int, needed: Needed) -> Materials:
+    """Draw the textures and the stamps of a slide; those that it does not need are left empty.
+
+    Each has its own stream of random numbers, so the others do not depend on what is needed.
+    """
     materials: dict[int, Callable[[Canvas, np.random.Generator], None]] = {
         STROMA: _stroma,
         LOOSE: _loose_stroma,
         LYMPHOID: _lymphoid,
         TUMOUR: _tumour,
     }
-    if necrosis:
+    if needed.necrosis:
         materials[NECROSIS] = _necrosis
     textures = []
     for number, draw in sorted(materials.items()):
         canvas = Canvas(PERIOD_UM, mpp)
+        if number == TUMOUR and not needed.tumour:
+            textures.append(np.zeros(canvas.size**2, np.uint16))
+            continue
         draw(canvas, np.random.default_rng([seed, 10, number]))
         textures.append(canvas.codes(np.random.default_rng([seed, 11, number])).ravel())
     stamps = [
         [draw(mpp, np.random.default_rng([seed, 12, variant])) for variant in range(VARIANTS)]
-        for draw in (_gland, _fat_cell)
+        if is_needed
+        else []
+        for draw, is_needed in ((_gland, needed.glands), (_fat_cell, needed.fat))
     ]
     return Materials(canvas.size, np.concatenate(textures), *stamps)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scmil.core.shapes import Numbers
 from scmil.models.tile_scores import Scores
 from scmil.stats.localisation import is_evidence
 
@@ -22,13 +23,38 @@ PLAIN_END = (
 )
 
 
-def heading(scores: Scores, label: str | None) -> str:
+def heading(scores: Scores, label: str | None, task: str | None = None) -> str:
     """The title: slide, label and prediction; of models with one answer, its value."""
     if len(scores.classes) == 1:
         return f"{scores.id}  ·  predicted {scores.classes[0]}: {scores.probabilities[0]:.4g}"
-    predicted = scores.classes[scores.predicted]
+    predicted = predicted_words(scores.classes, scores.probabilities, scores.predicted, task)
+    if not has_one_class(task):
+        return f"{scores.id}  ·  predicted: {predicted}"
     verdict = "" if label is None else " (right)" if label == predicted else " (wrong)"
     return f"{scores.id}  ·  label: {label or 'unknown'}  ·  predicted: {predicted}{verdict}"
+
+
+def has_one_class(task: str | None) -> bool:
+    """Whether the answers are probabilities of classes or grades, one of which is predicted."""
+    return task in (None, "class", "ordinal")
+
+
+def predicted_words(
+    classes: Sequence[str], answers: Sequence[float] | Numbers, largest: int, task: str | None
+) -> str:
+    """What is predicted: the class or grade, all labels that are present, or all answers.
+
+    >>> predicted_words(["msi", "tp53"], [0.4, 0.3], 0, "multilabel")
+    'none'
+    >>> predicted_words(["msi", "tp53"], [0.6, 0.7], 1, "multilabel")
+    'msi+tp53'
+    """
+    if has_one_class(task):
+        return classes[largest]
+    if task == "multilabel":
+        present = [name for name, p in zip(classes, answers, strict=True) if p >= 0.5]
+        return "+".join(present) or "none"
+    return ", ".join(f"{name} {value:.4g}" for name, value in zip(classes, answers, strict=True))
 
 
 def numbers(scores: Scores, mpp: float | None) -> list[str]:
@@ -67,12 +93,12 @@ def attention_warning(effective: float, tiles: int) -> str:
     return ""
 
 
-def evidence_lines(scores: Scores, score: str) -> list[str]:
+def evidence_lines(scores: Scores, score: str, task: str | None = None) -> list[str]:
     """How to read the evidence for a class: the signs, the sum, and the completeness error."""
     found = scores.evidence
     if found is None or not is_evidence(score):
         return []
-    name, place = evidence_class(score, scores.classes)
+    name, place = evidence_class(score, scores.classes, task)
     total = found.tiles[:, place].sum(dtype=np.float64)
     if not found.tiles[:, place].any():
         return [
@@ -89,12 +115,12 @@ def evidence_lines(scores: Scores, score: str) -> list[str]:
     ]
 
 
-def evidence_warning(scores: Scores, score: str) -> str:
+def evidence_warning(scores: Scores, score: str, task: str | None = None) -> str:
     """A warning if the evidence does not sum to the logit."""
     found = scores.evidence
     if found is None or not is_evidence(score):
         return ""
-    name, place = evidence_class(score, scores.classes)
+    name, place = evidence_class(score, scores.classes, task)
     if found.is_complete(place):
         return ""
     return (
@@ -104,14 +130,19 @@ def evidence_warning(scores: Scores, score: str) -> str:
     )
 
 
-def evidence_class(score: str, classes: Sequence[str]) -> tuple[str, int]:
+def evidence_class(score: str, classes: Sequence[str], task: str | None = None) -> tuple[str, int]:
     """The class of a score `evidence:CLASS`, the last one for `evidence`, and its position.
+
+    Every grade has the evidence for the lowest threshold, see `models.answers`.
 
     >>> evidence_class("evidence", ["normal", "tumour"])
     ('tumour', 1)
+    >>> evidence_class("evidence:3", ["0", "1", "2", "3"], "ordinal")
+    ('1 or higher', 3)
     """
     name = score.partition(":")[2] or classes[-1]
-    return name, list(classes).index(name)
+    place = list(classes).index(name)
+    return f"{classes[1]} or higher" if task == "ordinal" else name, place
 
 
 def annotated(file: str, outlines: int) -> str:
@@ -124,7 +155,7 @@ def annotated(file: str, outlines: int) -> str:
     return f"Red: {many} of {file}." if outlines else f"{file} has no regions on this slide."
 
 
-def meaning(score: str, classes: Sequence[str]) -> str:
+def meaning(score: str, classes: Sequence[str], task: str | None = None) -> str:
     """The definition of a score.
 
     >>> meaning("probability", ["normal", "tumour"]), meaning("atom:7", ["normal", "tumour"])
@@ -132,11 +163,13 @@ def meaning(score: str, classes: Sequence[str]) -> str:
     """
     kind, _, detail = score.partition(":")
     first = "Predicted" if len(classes) == 1 else "Probability of"
+    if kind == "evidence":
+        name, _ = evidence_class(score, classes, task)
+        return f"Evidence for {name}: contribution of each tile to its logit"
     return {
         "attention": "Attention",
         "ratio": "Attention times the number of tiles (1 is average)",
         "probability": f"{first} {detail or classes[-1]} for each tile on its own",
-        "evidence": f"Evidence for {detail or classes[-1]}: contribution of each tile to its logit",
         "lambda": "Lambda, the sparsity weight of each tile",
         "sparsity": "Fraction of atoms with code zero",
         "atom": f"Code of atom {detail}",

@@ -41,12 +41,14 @@ def choose_decisive_tiles(
     }
 
 
-def draw_decisive_tiles(path: Path | None, scores: Scores, score: str, title: str) -> Image:
+def draw_decisive_tiles(
+    path: Path | None, scores: Scores, score: str, title: str, task: str | None = None
+) -> Image:
     """Crop these tiles from a slide, and arrange them in three rows with their evidence."""
     pillow, drawing = import_extra("PIL.Image", "slides"), import_extra("PIL.ImageDraw", "slides")
     font = import_extra("PIL.ImageFont", "slides").load_default(TEXT_PX)
     assert path is not None  # sheets are drawn only if there are slides
-    values, (name, _) = scores.of(score), evidence_class(score, scores.classes)
+    values, (name, _) = scores.of(score), evidence_class(score, scores.classes, task)
     chosen = choose_decisive_tiles(values)
     headings = {
         "for": f"Most decisive for {name}: highest evidence",
@@ -55,7 +57,7 @@ def draw_decisive_tiles(path: Path | None, scores: Scores, score: str, title: st
     }
     step = TILE_PX + GAP_PX
     row_height = LINE_PX + TILE_PX + LINE_PX + GAP_PX
-    lines = [title, *evidence_lines(scores, score)[1:]]
+    lines = [title, *evidence_lines(scores, score, task)[1:]]
     top = GAP_PX + LINE_PX * len(lines)
     width, height = GAP_PX + TILES_PER_ROW * step, top + len(chosen) * row_height + GAP_PX
     sheet = pillow.new("RGB", (width, height), PAPER)

@@ -11,7 +11,12 @@ from scmil.report.html.contact_sheet import Thumbnail, contact_sheet
 from scmil.slides.readers import Damaged
 from scmil.slides.readers.by_pillow import opened_picture
 from scmil.stats.localisation import is_evidence
-from scmil.viz.heatmaps.captions import attention_warning, meaning
+from scmil.viz.heatmaps.captions import (
+    attention_warning,
+    has_one_class,
+    meaning,
+    predicted_words,
+)
 from scmil.viz.heatmaps.slide_files import Maps, read_sheet_info
 
 CARD_PX = 480
@@ -28,12 +33,14 @@ def index_page(maps: Maps, model: str, failed: Mapping[str, str]) -> str:
         path, label, predicted = (
             maps.picture(slide_id),
             maps.labels.get(slide_id),
-            classes[facts["predicted"]],
+            predicted_words(classes, facts["probabilities"], facts["predicted"], maps.task),
         )
         if path.is_file():
             one = len(classes) == 1
+            label = label if has_one_class(maps.task) else None
+            known = f"label: {label or 'unknown'}, " if has_one_class(maps.task) else ""
             lines = [
-                *([] if one else [f"label: {label or 'unknown'}, predicted: {predicted}"]),
+                *([] if one else [f"{known}predicted: {predicted}"]),
                 f"{answer} {classes[-1]}: {facts['probabilities'][-1]:.3f}",
                 f"effective tiles: {facts['effective_tiles']:.1f} of {facts['tiles']:,}",
                 *filter(
@@ -71,7 +78,7 @@ def index_page(maps: Maps, model: str, failed: Mapping[str, str]) -> str:
         else "Dark blue is low, yellow is high."
     )
     about = [
-        f"{meaning(maps.score, classes)}. {ends} {colours} Click a "
+        f"{meaning(maps.score, classes, maps.task)}. {ends} {colours} Click a "
         "slide for its sheet, with the slide beside the heatmap. Red outlines are annotations.",
         f"Sorted by the {answer} {classes[-1]}. Effective tiles: the number of tiles that "
         "share the attention, as the exponential of its entropy. For research use only. Not a "

@@ -88,6 +88,11 @@ class Maps:
         return [*written, *([self.tile_sheet(bag_id)] * self.has_tile_sheets), self.picture(bag_id)]
 
     @property
+    def task(self) -> str | None:
+        """The task of the model; None for classes."""
+        return self.scores.page.get("task")
+
+    @property
     def has_tile_sheets(self) -> bool:
         """Whether the most and least decisive tiles are drawn: for evidence, from slides."""
         return is_evidence(self.score) and self.sources.folder is not None
@@ -144,7 +149,8 @@ class Maps:
                 self.sources.slide(bag_id),
                 scores,
                 self.score,
-                heading(scores, self.labels.get(bag_id)),
+                heading(scores, self.labels.get(bag_id), self.task),
+                self.task,
             )
             path = self.tile_sheet(bag_id)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +195,7 @@ class Maps:
             where = background.pixels, background.extent, scores.xy, scores.side
             return colour_tiles(*where, numbers, scale, opacity)
 
-        bars = [ColourBar(meaning(self.score, scores.classes), scale, values)]
+        bars = [ColourBar(meaning(self.score, scores.classes, self.task), scale, values)]
         shown = [background.pixels] if background.is_slide else []
         main = len(shown)
         shown.append(colour(values, scale))
@@ -203,15 +209,17 @@ class Maps:
             draw_scale_bar(panels[0], background.mpp * background.extent[0] / panels[0].width)
         part = self.parts.get(bag_id)
         lines = [
-            *evidence_lines(scores, self.score),
+            *evidence_lines(scores, self.score, self.task),
             *numbers(scores, background.mpp),
             *([PARTS.get(part, f"Split: {part}.")] if part else []),
             *([annotated(annotation.name, len(outlines))] if annotation else []),
             *([] if background.is_slide else [PLAIN if background.size else PLAIN_END]),
         ]
-        title = heading(scores, self.labels.get(bag_id))
+        title = heading(scores, self.labels.get(bag_id), self.task)
         attention = attention_warning(scores.effective_tiles, len(scores))
-        warning = " ".join(filter(None, [evidence_warning(scores, self.score), attention]))
+        warning = " ".join(
+            filter(None, [evidence_warning(scores, self.score, self.task), attention])
+        )
         sheet = draw_sheet(panels, title, lines, warning, bars, main)
         return as_png(sheet.picture, {"digest": self._digest(bag_id), "panel": sheet.panel})
 

@@ -21,6 +21,7 @@ from scmil.slides.synthetic.textures import (
     PERIOD_UM,
     TUMOUR,
     Canvas,
+    Needed,
     draw_materials,
     stain_colours,
 )
@@ -66,8 +67,18 @@ def test_pixels_follow_the_outlines(slide: SyntheticSlide) -> None:
     assert np.mean(grey[ill]) < np.mean(grey[inside]) - 30
 
 
+def test_what_a_slide_does_not_need_does_not_change_the_rest() -> None:
+    full = draw_materials(4.0, 0, Needed())
+    bare = draw_materials(4.0, 0, Needed(tumour=False, glands=False, fat=False))
+    before = TUMOUR * full.size**2
+    assert np.array_equal(full.textures[:before], bare.textures[:before])
+    assert full.textures[before:].any()
+    assert not bare.textures[before:].any()
+    assert (bare.glands, bare.fat) == ([], [])
+
+
 def test_tumour_nuclei_are_larger_and_fewer_than_lymphocytes() -> None:
-    drawn = draw_materials(mpp=0.5, seed=0)
+    drawn = draw_materials(mpp=0.5, seed=0, needed=Needed())
     from scipy import ndimage
 
     for number, least, most in ((LYMPHOID, 15, 35), (TUMOUR, 60, 400)):

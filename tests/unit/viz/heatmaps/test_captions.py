@@ -57,3 +57,19 @@ def test_the_captions_have_label_prediction_and_numbers(home: Path, model: Path)
     assert f"{sure.effective_tiles:.1f}" in tiles
     assert annotated("s01.xml", 3) == "Red: 3 outlines of s01.xml."
     assert all(meaning(kind, ["normal", "tumour"]) for kind in sure.kinds())
+
+
+def test_several_labels_are_predicted_independently(model: Path) -> None:
+    network, _ = studies.load_trained_model(model)
+    sure = score_bag(network, slide_bag(1), ("normal", "tumour"))
+    none = replace(sure, probabilities=np.array([0.4, 0.3]))
+    both = replace(sure, probabilities=np.array([0.9, 0.6]))
+    assert heading(none, None, "multilabel") == "s01  ·  predicted: none"
+    assert heading(both, None, "multilabel") == "s01  ·  predicted: normal+tumour"
+    assert heading(both, None, "class,class") == "s01  ·  predicted: normal 0.9, tumour 0.6"
+    assert heading(none, None, "ordinal") == "s01  ·  label: unknown  ·  predicted: normal"
+
+
+def test_evidence_for_grades_is_that_for_the_lowest_threshold() -> None:
+    words = meaning("evidence", ["0", "1", "2", "3"], "ordinal")
+    assert words == "Evidence for 1 or higher: contribution of each tile to its logit"
