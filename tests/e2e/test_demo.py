@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from command import scmil
 
-# A ninth of the pixels and fewer epochs: the stages are tested, not the result.
-SMALL_DEMO = """
-import scmil.demo.slides
-from scmil.cli import main
+from scmil.demo import slides
 
-scmil.demo.slides.SIDE_PX, scmil.demo.slides.EPOCHS = 1000, 2
-main()
-"""
+
+@pytest.fixture(autouse=True)
+def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ninth of the pixels and fewer epochs: the stages are tested, not the result."""
+    monkeypatch.setattr(slides, "SIDE_PX", 1000)
+    monkeypatch.setattr(slides, "EPOCHS", 2)
 
 
 @pytest.mark.skipif(
@@ -25,23 +24,8 @@ main()
     reason="the encoder's weights are not installed",
 )
 def test_the_demo_writes_a_report_with_heatmaps_and_reuses_results(tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-c",
-        SMALL_DEMO,
-        "demo",
-        "--slides",
-        "8",
-        "--folds",
-        "2",
-        "--repeats",
-        "1",
-        "--out",
-        str(tmp_path),
-        "--json",
-    ]
-    first = subprocess.run(words, capture_output=True, text=True)
-    assert first.returncode == 0, first.stderr
+    words = ["demo", "--slides", 8, "--folds", 2, "--repeats", 1, "--out", tmp_path, "--json"]
+    first = scmil(*words)
     page = json.loads(first.stdout)
     assert [row["arm"] for row in page["results"]] == [
         "ABMIL-Gated",
@@ -55,8 +39,7 @@ def test_the_demo_writes_a_report_with_heatmaps_and_reuses_results(tmp_path: Pat
     bags = sorted((tmp_path / "work" / "bags" / "efficientnet-lite0").glob("*.h5"))
     assert len(bags) == 8
     stamps = [bag.stat().st_mtime_ns for bag in bags]
-    again = subprocess.run(words, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
+    again = scmil(*words)
     assert json.loads(again.stdout)["before"] == 3
     assert [bag.stat().st_mtime_ns for bag in bags] == stamps
 
@@ -66,10 +49,8 @@ def test_the_demo_writes_a_report_with_heatmaps_and_reuses_results(tmp_path: Pat
     reason="the encoder's weights are not installed",
 )
 def test_the_demo_predicts_survival(tmp_path: Path) -> None:
-    size = ["--slides", "12", "--folds", "2", "--repeats", "1", "--out", str(tmp_path), "--json"]
-    words = [sys.executable, "-c", SMALL_DEMO, "demo", "--task", "survival", *size]
-    made = subprocess.run(words, capture_output=True, text=True)
-    assert made.returncode == 0, made.stderr
+    size = ["--slides", 12, "--folds", 2, "--repeats", 1, "--out", tmp_path, "--json"]
+    made = scmil("demo", "--task", "survival", *size)
     assert len(json.loads(made.stdout)["results"]) == 3
     report = (tmp_path / "run" / "report.html").read_text()
     assert "Kaplan-Meier" in report
@@ -79,8 +60,7 @@ def test_the_demo_predicts_survival(tmp_path: Path) -> None:
 
 
 def test_a_task_of_the_demo_is_for_slides() -> None:
-    words = [sys.executable, "-c", SMALL_DEMO, "demo", "--task", "survival", "--dataset", "musk1"]
-    rejected = subprocess.run(words, capture_output=True, text=True)
+    rejected = scmil("demo", "--task", "survival", "--dataset", "musk1", code=None)
     assert "--task survival is for synthetic slides" in " ".join(rejected.stderr.split())
-    unknown = subprocess.run([*words[:4], "--task", "cure"], capture_output=True, text=True)
+    unknown = scmil("demo", "--task", "cure", code=None)
     assert "Known: class, survival, regression" in " ".join(unknown.stderr.split())

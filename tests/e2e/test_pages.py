@@ -43,6 +43,7 @@ ADDED = {
         "1",
     ],
     "locate": ["--draws", "20"],
+    "plan": ["--folds", "2"],
 }
 # Encoders whose weights come from elsewhere: random ones here.
 DOWNLOADED = {"resnet18", "swin", "resnet50-trunc"}
@@ -135,6 +136,8 @@ def run_line(line: Line, given: set[str]) -> None:
     added = ADDED.get(verb, [])
     if verb == "encode" and ("--encoder" not in words or DOWNLOADED & set(words)):
         added = [*added, "--random", "0"]
+    if verb == "encode" and "lunit-vits16" in words:  # nothing else on the page needs its bags
+        added = [*added, "--shard", "1/4"]
     call(verb, *words, *added)
 
 

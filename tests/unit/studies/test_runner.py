@@ -13,6 +13,7 @@ from scmil.errors import ConfigError, OutputError
 from scmil.studies.runner import run
 
 pytestmark = pytest.mark.slow  # models are trained
+ALL_RESAMPLES = True
 
 
 def test_every_run_writes_all_its_files(table: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,6 +101,16 @@ pool = "mean"
 
 
 def built(card: Card) -> torch.nn.Module:
+    return _built(card.name) if card_of(card.name) is card else _build(card)
+
+
+@cache
+def _built(name: str) -> torch.nn.Module:
+    """Without memory, and built once for all tests."""
+    return _build(card_of(name))
+
+
+def _build(card: Card) -> torch.nn.Module:
     with torch.device("meta"):
         return build_network(card)
 

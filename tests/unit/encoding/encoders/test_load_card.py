@@ -264,7 +264,7 @@ def published_state(name: str) -> dict[str, Tensor]:
     with torch.device("meta"):  # drawing 300 million parameters takes seconds
         shapes = build_network(card).state_dict()
     network = {
-        key: torch.full(value.shape, 0.01, dtype=value.dtype) for key, value in shapes.items()
+        key: torch.full(value.shape, 0.01, dtype=torch.float16) for key, value in shapes.items()
     }
     if name == "kimianet":
         renamed = {f"module.model.{k}": v for k, v in network.items()}
