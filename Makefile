@@ -14,12 +14,13 @@ check: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "not slow" tests/unit tests/test_*.py src
 
-# Everything but the campaigns, with the coverage of lines and branches; its floor is in pyproject.toml.
+# Everything but the campaigns, with the coverage of lines and branches; its floor is in pyproject.toml. The types are checked
+# beside the tests, some of which wait.
 test: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered; tests=$$?; \
+		wait $$types && exit $$tests
 
 format: .venv/ready
 	$(BIN)/ruff format .

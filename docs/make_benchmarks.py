@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -28,6 +28,16 @@ MEASURED = HERE.parent / "benchmarks" / "results"
 
 def filled(page: str) -> str:
     """The page with all generated parts updated."""
+    made = generated_parts()
+    parts = r"(<!-- made: ([\w -]+) -->\n).*?(<!-- end -->)"
+    return re.sub(
+        parts, lambda found: f"{found[1]}\n{made[found[2]]}\n\n{found[3]}", page, flags=re.S
+    )
+
+
+@cache
+def generated_parts() -> dict[str, str]:
+    """The generated parts by name."""
     run = read_run(TABLE2)
     made: dict[str, Callable[[], str]] = {
         "verdict": lambda: f"> {verdict(run)}",
@@ -42,10 +52,7 @@ def filled(page: str) -> str:
         "aggregators": aggregator_costs,
         **{f"table {protocol}": partial(table, run, protocol) for protocol in run.protocols},
     }
-    parts = r"(<!-- made: ([\w -]+) -->\n).*?(<!-- end -->)"
-    return re.sub(
-        parts, lambda found: f"{found[1]}\n{made[found[2]]()}\n\n{found[3]}", page, flags=re.S
-    )
+    return {name: make() for name, make in made.items()}
 
 
 def table(run: Run, protocol: str) -> str:

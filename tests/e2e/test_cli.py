@@ -93,7 +93,7 @@ def test_ls_lists_recipes_and_how_to_get_data_sets() -> None:
 
 def test_demo_compares_three_methods(tmp_path: Path) -> None:
     size = ("--folds", "2", "--repeats", "2", "--epochs", "1")
-    output = process("demo", "--dataset", "musk1", *size, "--out", str(tmp_path / "out"))
+    output = scmil("demo", "--dataset", "musk1", *size, "--out", tmp_path / "out").stdout
     assert "ABMIL-Gated + linear" in output
     assert "0.969" in output  # the paper's number, beside ours
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
