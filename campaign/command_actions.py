@@ -203,7 +203,7 @@ def locate(world: World, random: Random) -> None:
             f"HOME/{bags}",
             "--annotations",
             f"HOME/{folder}",
-            "--part",
+            "--split",
             "all",
         )
         words += (
@@ -348,7 +348,7 @@ def warm_up_words(home: Path, pool: Path) -> Iterator[list[str]]:
         ("run", "HOME/plan.toml", "--out", "HOME/ran", "--jobs", "1"),
         ("heatmap", model, bags, "--slides", "HOME/A"),
         ("atlas", model, bags, "--slides", "HOME/A", "--tiles", "1"),
-        (*locate, "--part", "all", "--draws", "5", "--out", "HOME/located"),
+        (*locate, "--split", "all", "--draws", "5", "--out", "HOME/located"),
         (*compare, "--folds", "2", "--repeats", "1", "--epochs", "2", "--jobs", "1", *compared),
     )
     for words in every:

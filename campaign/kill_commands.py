@@ -123,7 +123,7 @@ def path_verb(name: str, home: Path, seed: int) -> Verb:
     own = str(out / "model")
     predictions, located = str(out / "predictions.csv"), str(out / "located")
     predict = ["predict", str(model), str(slides), "--work", str(out / "kept")]
-    locate = ["locate", own, str(bags), "--annotations", str(slides), "--part", "all"]
+    locate = ["locate", own, str(bags), "--annotations", str(slides), "--split", "all"]
     compare = ["compare", str(bags), str(labels), "--aggregator", "mean,abmil", "--folds", "2"]
     words = {
         "predict": [*predict, "--out", predictions],

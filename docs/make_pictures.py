@@ -104,7 +104,7 @@ def froc(work: Path, picture: Path) -> None:
     arguments = [
         "--annotations",
         work / "slides",
-        "--part",
+        "--split",
         "all",
         "--smooth-um",
         128,

@@ -154,7 +154,7 @@ def test_locate_continues_after_every_bad_bag(home: Path, run: Run, tmp_path: Pa
         home / "annotations",
         "--labels",
         home / "labels.csv",
-        "--part",
+        "--split",
         "all",
         "--draws",
         5,

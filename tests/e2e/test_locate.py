@@ -131,7 +131,7 @@ def test_every_score_and_rule_is_part_of_the_result(home: Path, score: str, kind
 
 def test_scores_are_compared_side_by_side_in_one_report(home: Path) -> None:
     command = ("locate", home / "model", home / "bags", "--annotations", home / "outlines")
-    scores = ("--score", "evidence", "--score", "attention", "--draws", 50, "--part", "all")
+    scores = ("--score", "evidence", "--score", "attention", "--draws", 50, "--split", "all")
     done = scmil(*command, *scores)
     assert done.exit_code == 0, done.output
     assert "minus evidence" in done.output
@@ -209,7 +209,7 @@ def test_a_damaged_annotation_is_logged_and_the_others_are_evaluated(home: Path)
         home / "bags",
         "--annotations",
         home / "outlines",
-        "--part",
+        "--split",
         "all",
     )
     done = scmil(*command, "--json", "--draws", 20)
@@ -290,7 +290,7 @@ def test_invalid_options_are_rejected_before_any_work(home: Path) -> None:
     shutil.rmtree(home / "model" / "maps")
     train = json.loads((home / "model" / "study.json").read_text())["split"]["train"]
     with pytest.raises(
-        DataError, match=r"none of the 1 slides is in the split 'unseen' .* --part all"
+        DataError, match=r"none of the 1 slides is in the split 'unseen' .* --split all"
     ):
         locate(home / "model", bags.subset(train[:1]), home / "outlines")
     with pytest.raises(

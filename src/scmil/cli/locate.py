@@ -98,8 +98,10 @@ def locate_(
     part: Annotated[
         str,
         typer.Option(
+            "--split",
+            "--part",  # its name up to 0.6
             help="Which slides to evaluate: unseen (used neither for training nor for choosing the "
-            "epoch), all, or the split train, valid or test."
+            "epoch), all, or the split train, valid or test.",
         ),
     ] = "unseen",
     exclude: Annotated[

@@ -136,7 +136,7 @@ def train_(
         typer.Option(
             min=2,
             help="Estimate the performance by cross-validation with this number of folds, then "
-            "train the model on all bags.",
+            "train the model on all bags but the validation split.",
         ),
     ] = None,
     repeats: Repeats = 1,

@@ -71,7 +71,7 @@ def choose_slides(ids: Sequence[str], split: Mapping[str, Sequence[str]], part: 
     if not chosen:
         raise DataError(
             f"none of the {len(ids)} slides is in the split {part!r} of the model. Give other "
-            "bags, or evaluate all with --part all; results on training slides are biased upwards."
+            "bags, or evaluate all with --split all; results on training slides are biased upwards."
         )
     return chosen
 
