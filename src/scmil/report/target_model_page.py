@@ -169,8 +169,11 @@ def target_prediction_table(study: Mapping[str, Any], predictions: ResultTable) 
     words = "Observed and predicted values. Click a column header to sort."
     if study["task"] == "survival":
         words += f" {EXPLAINED_RISK}"
-    heads = [f"s({name[2:]})" if name.startswith("s_") else name[2:] for name in predicted]
-    first = ["Slide", "Split", *(name[2:] for name in observed), "Predicted"]
+    # Outputs have the names of the observed columns: labels, or a number.
+    heads = [
+        f"s({name[2:]})" if name.startswith("s_") else f"output: {name[2:]}" for name in predicted
+    ]
+    first = ["Slide", "Split", *(f"observed: {name[2:]}" for name in observed), "Predicted"]
     return join(element("p", words), table("Predictions", first, heads, rows))
 
 
