@@ -99,8 +99,8 @@ def memory_is_kept() -> Iterator[None]:
         library.malloc_trim(0)
 
 
-# glibc maps larger allocations for themselves and returns them when they are freed, whatever it is
-# told to keep.
+# glibc maps larger allocations for themselves and returns them when they are freed, whatever its
+# settings are.
 ALWAYS_MAPPED = 2**25
 PAGE, HUGE_PAGES = 4096, 14  # MADV_HUGEPAGE of Linux
 
