@@ -163,11 +163,12 @@ def test_intervals_of_errors_are_those_of_the_metrics_of_each_resample(classes: 
     labels, p = random.integers(0, classes, 40), random.dirichlet(np.ones(classes), 40)
     patients = [*range(20), *random.integers(0, 20, 20).tolist()]
     found = error_intervals(labels, p, np.array(patients), draws=60, seed=3)
-    for name, metric in {"brier": brier, "calibration_error": calibration_error}.items():
-        (expected,) = statistic_intervals(
-            lambda rows, metric=metric: metric(labels[rows], p[rows]), 40, patients, 60, 3
-        )
-        assert found[name] == pytest.approx(expected, abs=1e-12)
+    expected = statistic_intervals(
+        lambda rows: [metric(labels[rows], p[rows]) for metric in (brier, calibration_error)],
+        *(40, patients, 60, 3),
+    )
+    assert found["brier"] == pytest.approx(expected[0], abs=1e-12)
+    assert found["calibration_error"] == pytest.approx(expected[1], abs=1e-12)
     alone = error_intervals(labels, p, np.zeros(40, np.int64))
     assert np.isnan([*alone["brier"], *alone["calibration_error"]]).all()
 
