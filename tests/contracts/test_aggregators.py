@@ -120,8 +120,8 @@ def test_the_rival_of_sparse_coding_stands_in_its_place(name: str) -> None:
 @pytest.mark.parametrize("arm", [WITHOUT, WITH], ids=["without", "with"])
 def test_a_whole_slide(name: str, arm: dict[str, Any]) -> None:
     model = model_for(name, arm)
-    # The cost of self-attention is quadratic in the number of instances; codes are narrower than
-    # the features without sparse coding, and need no other test of the size.
+    # The cost of self-attention is quadratic in the number of instances. Large bags of the sparse
+    # coding layer are tested in tests/unit/sparse_coding.
     instances = 3_001 if name == "transformer" or arm is WITH else 10_007
     prediction = call(model, torch.randn(instances, DIM))
     model.loss(prediction, 1).backward()

@@ -26,8 +26,8 @@ TINY = 1e-12
 # n * p up to which a step with gradients takes less time than in torch, if n * m is at most four
 # times as much; measured with one and two threads for p = 64, 166, 256 and 512, m = 64 and 256.
 LARGEST = 18_000
-# Above, up to so many multiply-adds of a step and so many instances: 4 ms on one core. On two quiet
-# cores a transcription takes as long, and beside another process several times as long.
+# Above, up to so many multiply-adds of a step and so many instances: 3 ms on one core. With more,
+# two quiet cores are faster in torch.
 LARGEST_STEP = 200_000_000
 MOST_INSTANCES = 1024
 # Numbers in the dictionary and the first weight of the sparsity network: they stay in the cache.

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scmil.sparse_coding import kernel_direct, kernel_lanes, kernel_torch
+from scmil.sparse_coding import kernel_blocks, kernel_direct, kernel_lanes, kernel_torch
 from scmil.sparse_coding.kernel_blocks import row_blocks
 from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.layer import SparseCoding
@@ -169,6 +169,17 @@ def test_the_other_threads_leave_the_core_of_the_caller_to_it() -> None:
         os.sched_setaffinity(0, allowed)
     _, others = kernel_lanes._pool(2, os.getpid())
     assert [os.sched_getaffinity(thread) for thread in others.threads] == [allowed - {core}]
+
+
+def test_codes_and_the_gradient_of_the_bag_are_in_huge_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        kernel_blocks, "advise_huge_pages", lambda address, size: sizes.append(size)
+    )
+    SparseCoding(40, atoms=64)(torch.randn(4000, 40, requires_grad=True)).sum().backward()
+    assert sizes == [4 * 4000 * 64, 4 * 4000 * 40]
 
 
 def test_another_process_has_threads_of_its_own() -> None:
