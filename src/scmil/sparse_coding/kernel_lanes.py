@@ -28,6 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+# Multiply-adds below which operations are not divided among the threads.
+SHORTEST_DIVIDED = 2_000_000
 # Codes of a thread below which its operations are so short that the threads wait for Python's lock.
 SHORTEST_LANE = 2**16
 # Rows from which on a thread has two lanes: each has its own sums of gradients, which cost as much
@@ -79,17 +81,23 @@ class Lanes(NamedTuple):
                         return
                     results[index] = task(index)
 
-        pool, others = _pool(self.threads, os.getpid())
-        others.leave_core_to_caller()
-        helpers = [pool.submit(work) for _ in range(self.threads - 1)]
-        try:
-            work()
-        finally:
-            left.clear()  # if there was an error
-            for helper in helpers:
-                if not helper.cancel():
-                    helper.result()
+        pool, cores = _pool(self.threads, os.getpid())
+        with cores.kept_apart():
+            helpers = [pool.submit(work) for _ in range(self.threads - 1)]
+            try:
+                work()
+            finally:
+                left.clear()  # if there was an error
+                for helper in helpers:
+                    if not helper.cancel():
+                        helper.result()
         return results
+
+    def for_product(self, multiply_adds: int) -> Lanes:
+        """The lanes for one product: all of them, or one in the thread of the caller if it is so
+        short that the others take longer to start.
+        """
+        return self if multiply_adds > SHORTEST_DIVIDED else Lanes(1, 1)
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
@@ -115,30 +123,39 @@ class Lanes(NamedTuple):
         return slice(min(lane * each, size), min((lane + 1) * each, size))
 
 
-class _OtherCores:
-    """Keeps the threads of a pool off the core on which their caller runs.
+class _Cores:
+    """Keeps the threads of a pool and their caller on different cores.
 
     A thread that is woken is often started on the core of the thread that has woken it, and moved
     to an idle one only after some milliseconds, when short passes are over: two threads then took
-    as long as one. On systems that do not bind threads to cores nothing is done.
+    as long as one. That happens at the start of a pass, and to the caller whenever it has waited
+    for Python's lock. On systems that do not bind threads to cores nothing is done.
     """
 
     def __init__(self, threads: Sequence[int]) -> None:
         self.threads, self.left_out = threads, -1
         self._core_of_caller = _find_core_of_caller()
 
-    def leave_core_to_caller(self) -> None:
-        """Bind the threads to all cores of the process but that of the caller; 1 microsecond if it
-        is the same as before.
+    @contextmanager
+    def kept_apart(self) -> Iterator[None]:
+        """Bind the caller to its core, until the end of the block, and the threads to all others of
+        the process; 10 microseconds.
         """
-        core = self._core_of_caller() if self._core_of_caller else -1
-        if core == self.left_out:
+        if self._core_of_caller is None:
+            yield
             return
-        self.left_out = core
-        allowed = os.sched_getaffinity(0)
-        with suppress(OSError):  # a thread or a core is no longer there
-            for thread in self.threads:
-                os.sched_setaffinity(thread, (allowed - {core}) or allowed)
+        allowed, core = os.sched_getaffinity(0), self._core_of_caller()
+        with suppress(OSError):  # the system does not permit it, or a thread is no longer there
+            if core != self.left_out:
+                for thread in self.threads:
+                    os.sched_setaffinity(thread, (allowed - {core}) or allowed)
+                self.left_out = core
+            os.sched_setaffinity(0, {core})
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.sched_setaffinity(0, allowed)
 
 
 def _find_core_of_caller() -> Callable[[], int] | None:
@@ -149,7 +166,7 @@ def _find_core_of_caller() -> Callable[[], int] | None:
 
 
 @cache
-def _pool(threads: int, process: int) -> tuple[ThreadPoolExecutor, _OtherCores]:
+def _pool(threads: int, process: int) -> tuple[ThreadPoolExecutor, _Cores]:
     """The other threads of this process; those of its parent do not exist in it."""
     pool = ThreadPoolExecutor(threads - 1, "scmil-lanes")
     # A thread takes torch's present number with its first operation, and setting it anywhere
@@ -165,4 +182,4 @@ def _pool(threads: int, process: int) -> tuple[ThreadPoolExecutor, _OtherCores]:
     started = [pool.submit(start) for _ in range(threads - 1)]
     numbers = [each.result() for each in started]
     torch.set_num_threads(before)
-    return pool, _OtherCores(numbers)
+    return pool, _Cores(numbers)
