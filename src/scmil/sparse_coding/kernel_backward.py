@@ -9,13 +9,11 @@ from torch import Tensor
 
 from scmil.sparse_coding.kernel_blocks import (
     Form,
-    accumulate,
-    add_product,
     allocate_buffers,
     first_rows,
     flatten_layers,
     large_empty,
-    normalise_rows,
+    normalise_again,
     shrink_backward,
 )
 from scmil.sparse_coding.kernel_gradients import (
@@ -27,6 +25,7 @@ from scmil.sparse_coding.kernel_gradients import (
     threshold_backward,
 )
 from scmil.sparse_coding.kernel_lanes import Lanes
+from scmil.sparse_coding.kernel_products import accumulate, add_product, multiply, pad_rows
 from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers_backward
 
 
@@ -59,9 +58,10 @@ def _backward_lanes(
     if wanted and form.normalise and W_t.numel() and longer:
         centred = W_x - W_x.mean(-2, keepdim=True), w_x - w_x.mean(-1, keepdim=True)
         weights = weights._replace(centred=centred)
-    per_block = 4 + len(network) // 2
-    # The blocks of the forward pass, also if the number of threads has changed since.
-    ends = list(add_up(part.shape[-2] for part in kept[4::per_block]))
+    per_block = 5 + len(network) // 2
+    # The blocks of the forward pass, also if the number of threads has changed since. The last one
+    # may have been padded.
+    ends = list(add_up(part.shape[-2] for part in kept[5::per_block]))
     blocks = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def run_lane(lane: int) -> Gradients:
@@ -69,13 +69,17 @@ def _backward_lanes(
         memory = allocate_buffers(x, weights.D, blocks[0].stop, wide=2, narrow=4)
         for index in range(lane, len(blocks), lanes.number):
             block, first = blocks[index], index * per_block
-            peak, scale, codes, residuals, *hidden = kept[first : first + per_block]
-            g_rows, x_rows, alpha_rows, out = (part[..., block, :] for part in (g, x, alpha, g_x))
-            buffers = Buffers(*first_rows(memory, x_rows.shape[-2]))
+            peak, mean, scale, codes, residuals, *hidden = kept[first : first + per_block]
+            padded = block.stop - block.start
+            g_rows, x_rows, alpha_rows = (
+                pad_rows(part[..., block, :], padded) for part in (g, x, alpha)
+            )
+            out = g_x[..., block, :]
+            buffers = Buffers(*first_rows(memory, padded))
             if residuals.numel():
                 x_rows = residuals[..., 0, :, :]
             elif form.normalise:
-                x_rows, _ = normalise_rows(x_rows, buffers.x)
+                x_rows = normalise_again(x_rows, buffers.x, mean, scale)
             x_rows, g_rows = x_rows.to(W.dtype), g_rows.to(W.dtype)
             known = scale if form.normalise else None
             rows = RowBlock(x_rows, known, alpha_rows, peak, codes, residuals, hidden)
@@ -91,7 +95,9 @@ def _backward_lanes(
         )
     )
     if W_t.numel():
-        g_log_mu -= _finish_dictionary(D, step, g_W, g_W_t, lanes)
+        g_log_mu -= _finish_dictionary(
+            D, step, g_W, g_W_t, lanes.for_product(D.shape[-2] * D.shape[-1] ** 2)
+        )
     else:
         g_W.mul_(step)
     return g_x, g_W, g_log_mu, *g_network
@@ -108,7 +114,7 @@ def _finish_dictionary(D: Tensor, step: Tensor, g_W: Tensor, g_W_t: Tensor, lane
     def run_lane(lane: int) -> Tensor:
         own = lanes.share(lane, D.shape[-2])
         g_rows, D_rows = g_W[..., own, :], D[..., own, :]
-        product = D_rows @ both
+        product = multiply(D_rows, both)
         lost = torch.sub(g_rows, product, alpha=0.5).mul_(D_rows).sum((-2, -1))
         g_rows.sub_(product).mul_(step)
         return lost
@@ -130,19 +136,21 @@ def _backward_rows(
     if not g_x.numel():
         _backward_layers(form, g, rows, weights, buffers, totals, None)
         return
-    out = g_x if g_x.dtype == rows.x.dtype else torch.empty_like(rows.x)
-    g_hidden = _backward_layers(form, g, rows, weights, buffers, totals, out)
+    same = g_x.dtype == rows.x.dtype and g_x.shape == rows.x.shape
+    out = g_x if same else torch.empty_like(rows.x)
+    g_drive, g_hidden = _backward_layers(form, g, rows, weights, buffers, totals, out)
+    assert g_drive is not None
     # The scale multiplies the narrow factors, so that the wide gradient is read less often.
     if rows.scale is not None:
         g_hidden = g_hidden.mul_(rows.scale)
-    add_product(out, g_hidden, weights.centred[1], out=out)
+    both = add_product(g_drive, g_hidden, weights.centred[1], out=out)
     if rows.scale is not None:
-        along = torch.mul(out, rows.x, out=buffers.wide).mean(-1, keepdim=True)
+        along = torch.mul(both, rows.x, out=buffers.wide).mean(-1, keepdim=True)
         if weights.centred[0] is weights.W:
-            out.sub_(out.mean(-1, keepdim=True))
-        out.addcmul_(rows.x, along, value=-1)
-    if out is not g_x:
-        g_x.copy_(out)
+            both.sub_(both.mean(-1, keepdim=True))
+        both = torch.addcmul(both, rows.x, along, value=-1, out=out)
+    if both is not g_x:
+        g_x.copy_(both[..., : g_x.shape[-2], :])
 
 
 def _backward_layers(
@@ -153,9 +161,9 @@ def _backward_layers(
     buffers: Buffers,
     totals: Gradients,
     out: Tensor | None,
-) -> Tensor:
-    """Write the layers' gradient of x into `out`, return that of the first hidden layer of the
-    sparsity network.
+) -> tuple[Tensor | None, Tensor]:
+    """The layers' gradient of x, if there is memory for it in `out`, and that of the first hidden
+    layer of the sparsity network.
     """
     gram = bool(weights.W_t.numel())
     if gram and is_scaled(form):
@@ -164,8 +172,7 @@ def _backward_layers(
         g_hidden = threshold_backward(
             form, g_t, g_v, scaled_drive, True, rows, weights, buffers, totals
         )
-        drive_backward(g_v, rows, weights, totals, out)
-        return g_hidden
+        return drive_backward(g_v, rows, weights, totals, out), g_hidden
     kind = _GramProducts if gram else _FactoredProducts
     products = kind(rows, weights, buffers, totals)
     a, g_t = rows.alpha, torch.zeros_like(rows.lam)
@@ -177,8 +184,7 @@ def _backward_layers(
     g_v = products.gradient(0)
     shrink_backward(g, a, g_t, g_v, buffers.sign)
     g_hidden = threshold_backward(form, g_t, g_v, a, False, rows, weights, buffers, totals)
-    products.finish(g_v, out)
-    return g_hidden
+    return products.finish(g_v, out), g_hidden
 
 
 class _GramProducts:
@@ -199,14 +205,14 @@ class _GramProducts:
         g_drive = self.buffers.g_drive
         g_drive += g_v
         totals = self.totals
-        totals.W_t = accumulate(totals.W_t, a.mT, g_v, totals.dtype)
-        return torch.matmul(g_v, self.weights.W_t.mT, out=self.buffers.g)
+        totals.W_t = accumulate(totals.W_t, a, g_v, totals.dtype)
+        return multiply(g_v, self.weights.W_t.mT, self.buffers.g)
 
-    def finish(self, g_v: Tensor, out: Tensor | None) -> None:
+    def finish(self, g_v: Tensor, out: Tensor | None) -> Tensor | None:
         """The first layer, whose codes before it are zero, and the gradient of x."""
         g_drive = self.buffers.g_drive
         g_drive += g_v
-        drive_backward(g_drive, self.rows, self.weights, self.totals, out)
+        return drive_backward(g_drive, self.rows, self.weights, self.totals, out)
 
 
 class _FactoredProducts:
@@ -236,7 +242,7 @@ class _FactoredProducts:
         g_r = self._through_residual(layer, g_v)
         return add_product(g_v, g_r, self.weights.W, alpha=-1, out=self.buffers.g)
 
-    def finish(self, g_v: Tensor, out: Tensor | None) -> None:
+    def finish(self, g_v: Tensor, out: Tensor | None) -> Tensor | None:
         """The first layer, the sums over all layers, and the gradient of x."""
         self._through_residual(0, g_v)
         totals, step, scale = self.totals, self.weights.step, self.rows.scale
@@ -248,12 +254,13 @@ class _FactoredProducts:
         if totals.W is None:  # row by row, as D is
             totals.W = D.new_zeros(D.shape, dtype=totals.dtype)
         sums, g_r_later = totals.W.mT, flatten_layers(g_r[..., 1:, :, :])
-        accumulate(sums, g_v.mT, flatten_layers(residuals), totals.dtype)
-        accumulate(sums, codes.mT, g_r_later, totals.dtype, alpha=-1)
-        if out is not None:
-            torch.mul(g_r.sum(-3), step if scale is None else step * scale, out=out)
+        accumulate(sums, g_v, flatten_layers(residuals), totals.dtype)
+        accumulate(sums, codes, g_r_later, totals.dtype, alpha=-1)
+        if out is None:
+            return None
+        return torch.mul(g_r.sum(-3), step if scale is None else step * scale, out=out)
 
     def _through_residual(self, layer: int, g_v: Tensor) -> Tensor:
-        g_r = torch.matmul(g_v, self.weights.D.mT, out=self.buffers.wide)
+        g_r = multiply(g_v, self.weights.D.mT, self.buffers.wide)
         self.g_r[..., layer, :, :] = g_r
         return g_r

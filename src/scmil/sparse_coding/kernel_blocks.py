@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scmil.core.memory import advise_huge_pages
 from scmil.sparse_coding.kernel_numpy import TINY
+from scmil.sparse_coding.kernel_products import accumulate, add_product, multiply, row_grain
 
 # Bytes of one matrix of codes. A training step on 12 000 x 512 with 256 atoms, on two cores: in
 # float32 441 ms with 1 MiB, 411 with 2 or 4; in bfloat16 308 ms with half a MiB, 261 with one, 232
@@ -70,14 +71,22 @@ def shrink_backward(g: Tensor, a: Tensor, g_t: Tensor, g_v: Tensor, sign: Tensor
     g_v *= sign
 
 
-def normalise_rows(x: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale each row to zero mean and unit variance in `buffer`; return rows and scales."""
+def normalise_rows(x: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Scale each row to zero mean and unit variance in `buffer`; return rows, means and scales."""
     if x.dtype != buffer.dtype:
         x = buffer.copy_(x)
-    x = torch.sub(x, x.mean(-1, keepdim=True), out=buffer)
+    mean = x.mean(-1, keepdim=True)
+    x = torch.sub(x, mean, out=buffer)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     scale = norm.square_().div_(x.shape[-1]).add_(TINY).rsqrt_()
-    return x.mul_(scale), scale
+    return x.mul_(scale), mean, scale
+
+
+def normalise_again(x: Tensor, buffer: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """The rows of `normalise_rows`, to the last digit, from their means and scales."""
+    if x.dtype != buffer.dtype:
+        x = buffer.copy_(x)
+    return torch.sub(x, mean, out=buffer).mul_(scale)
 
 
 def allocate_buffers(x: Tensor, D: Tensor, rows: int, wide: int, narrow: int) -> list[Tensor]:
@@ -193,17 +202,18 @@ def sparsity_network_backward(
         # Softplus' derivative from its value: 1 - exp(-y). Powers of 2 take a fourth of the time.
         g = torch.addcmul(g, g, torch.mul(hidden[layer], -LOG2_E).exp2_(), value=-1)
         weight, bias = g_network[2 * layer], g_network[2 * layer + 1]
-        g_network[2 * layer] = accumulate(weight, g.mT, hidden[layer - 1] if layer else x, dtype)
+        g_network[2 * layer] = accumulate(weight, g, hidden[layer - 1] if layer else x, dtype)
         total = g.sum(-2, dtype=dtype)
         g_network[2 * layer + 1] = total if bias is None else bias.add_(total)
         if layer:
-            g = g @ network[2 * layer]
+            g = multiply(g, network[2 * layer])
     return g
 
 
 def row_blocks(codes: Tensor, lanes: int = 1, p: int = 1) -> list[slice]:
     """Slices of rows of which the codes take at most about `BLOCK_BYTES`, and the p features
-    `WIDE_BYTES`; with several lanes, of equal size, and as many for each lane.
+    `WIDE_BYTES`; with several lanes, of equal size, and as many for each lane. All but the last one
+    have a multiple of `row_grain` rows.
     """
     n, m = codes.shape[-2:]
     size = codes.dtype.itemsize
@@ -212,25 +222,5 @@ def row_blocks(codes: Tensor, lanes: int = 1, p: int = 1) -> list[slice]:
     if lanes > 1:
         each = -(-n // (lanes * rows))  # blocks of a lane
         rows = -(-n // (lanes * each))
+    rows += -rows % row_grain(codes)
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
-
-
-def add_product(
-    base: Tensor, a: Tensor, b: Tensor, alpha: int = 1, out: Tensor | None = None
-) -> Tensor:
-    """`base + alpha * a @ b`, for one model or a stack of them."""
-    return (torch.addmm if a.ndim == 2 else torch.baddbmm)(base, a, b, alpha=alpha, out=out)
-
-
-def accumulate(
-    total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype, alpha: int = 1
-) -> Tensor:
-    """Add `alpha * a @ b` to a sum over blocks, which has its own, higher precision `dtype`, and
-    return it; None is the sum over no block.
-    """
-    if total is None:
-        product = torch.matmul(a, b).to(dtype)
-        return product if alpha == 1 else product.mul_(alpha)
-    if dtype == a.dtype:
-        return add_product(total, a, b, alpha, out=total)
-    return total.add_(a @ b, alpha=alpha)

@@ -8,13 +8,14 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from scmil.sparse_coding.kernel_blocks import Form, normalise_rows, shrink, threshold
+from scmil.sparse_coding.kernel_products import add_product, multiply, pad_rows, row_grain
 from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
 
 # The larger of n * p and n * m: above, blocks of rows are faster and save memory.
@@ -40,13 +41,30 @@ def direct_codes(
     form: Form, gram: bool, x: Tensor, D: Tensor, log_mu: Tensor, network: Sequence[Tensor]
 ) -> Tensor:
     """The codes of a bag, in the Gram form or in the factored form."""
+    grain = row_grain(x)
+    if grain == 1:
+        return _codes(torch.mm, torch.addmm, form, gram, x, D, log_mu, network)
+    padded = pad_rows(x, len(x) + -len(x) % grain)
+    return _codes(multiply, add_product, form, gram, padded, D, log_mu, network)[: len(x)]
+
+
+def _codes(
+    product: Callable[..., Tensor],
+    product_and_sum: Callable[..., Tensor],
+    form: Form,
+    gram: bool,
+    x: Tensor,
+    D: Tensor,
+    log_mu: Tensor,
+    network: Sequence[Tensor],
+) -> Tensor:
     step = torch.exp(-log_mu).item()
     if form.normalise:  # `F.layer_norm` takes twice as long
-        x, _ = normalise_rows(x, torch.empty_like(x))
+        x, _, _ = normalise_rows(x, torch.empty_like(x))
     lam = x
     for weight, bias in zip(network[::2], network[1::2], strict=True):
-        lam = F.softplus(F.linear(lam, weight, bias))
-    drive = torch.mm(x, D).mul_(step)  # W_e x, the same in every layer
+        lam = F.softplus(product_and_sum(bias, lam, weight.mT))
+    drive = product(x, D).mul_(step)  # W_e x, the same in every layer
     a, D_T = torch.empty_like(drive), D.mT
     if gram:
         W_t, v = torch.mm(D_T, D).mul_(-step), torch.empty_like(drive)
@@ -62,7 +80,7 @@ def direct_codes(
         return a
     if gram:
         for _ in range(form.layers - 1):
-            shrink(torch.addmm(drive, a, W_t, out=v), lowest, t, out=a)
+            shrink(product_and_sum(drive, a, W_t, out=v), lowest, t, out=a)
     else:
         r = torch.empty_like(x)
         for _ in range(form.layers - 1):

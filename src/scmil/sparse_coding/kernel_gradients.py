@@ -11,12 +11,12 @@ from torch import Tensor
 
 from scmil.sparse_coding.kernel_blocks import (
     Form,
-    accumulate,
     peak_signs,
     relative_fraction,
     sparsity_network_backward,
     threshold_of,
 )
+from scmil.sparse_coding.kernel_products import accumulate, multiply
 
 
 class Weights(NamedTuple):
@@ -89,13 +89,16 @@ class Gradients:
 
 def drive_backward(
     g_drive: Tensor, rows: RowBlock, weights: Weights, totals: Gradients, out: Tensor | None
-) -> None:
-    """Add to the gradient of W, and write that of x into `out`; `g_drive` is scaled."""
-    totals.W = accumulate(totals.W, rows.x.mT, g_drive, totals.dtype)
-    if out is not None:
-        if rows.scale is not None:
-            g_drive.mul_(rows.scale)
-        torch.matmul(g_drive, weights.centred[0].mT, out=out)
+) -> Tensor | None:
+    """Add to the gradient of W; with memory for it, return that of x, for which `g_drive` is
+    scaled.
+    """
+    totals.W = accumulate(totals.W, rows.x, g_drive, totals.dtype)
+    if out is None:
+        return None
+    if rows.scale is not None:
+        g_drive.mul_(rows.scale)
+    return multiply(g_drive, weights.centred[0].mT, out)
 
 
 def threshold_backward(

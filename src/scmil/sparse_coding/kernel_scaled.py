@@ -21,13 +21,12 @@ from torch import Tensor
 
 from scmil.sparse_coding.kernel_blocks import (
     Form,
-    accumulate,
-    add_product,
     relative_fraction,
     softshrink_backward,
     threshold_of,
 )
 from scmil.sparse_coding.kernel_gradients import Buffers, Gradients, RowBlock, Weights
+from scmil.sparse_coding.kernel_products import accumulate, add_product, multiply
 
 # The fraction from which on at most two digits of the gradient of the threshold are lost.
 LEAST_FRACTION = 0.01
@@ -98,8 +97,8 @@ def scaled_layers_backward(
         if not last:
             g_drive += g_v
         a = codes[..., layer - 1, :, :] if layer > 1 else softshrink(u, 1.0, out=buffers.sign)
-        totals.W_t = accumulate(totals.W_t, a.mT, g_v, totals.dtype)
-        g = torch.matmul(g_v, weights.W_t.mT, out=buffers.g)
+        totals.W_t = accumulate(totals.W_t, a, g_v, totals.dtype)
+        g = multiply(g_v, weights.W_t.mT, buffers.g)
     g_drive += softshrink_backward(g, u, 1.0, grad_input=buffers.g_v)
     g_t -= torch.mul(g_drive, u, out=buffers.sign).sum(-1, keepdim=True)
     return g_drive.mul_(t.reciprocal()), g_t.div_(t)

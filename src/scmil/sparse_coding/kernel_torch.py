@@ -32,7 +32,6 @@ from torch.autograd import Function
 from scmil.sparse_coding.kernel_backward import backward_blocks
 from scmil.sparse_coding.kernel_blocks import Form as Form
 from scmil.sparse_coding.kernel_blocks import (
-    add_product,
     allocate_buffers,
     first_rows,
     large_empty,
@@ -44,7 +43,7 @@ from scmil.sparse_coding.kernel_blocks import (
     transition_rows,
 )
 from scmil.sparse_coding.kernel_direct import direct_codes, is_direct
-from scmil.sparse_coding.kernel_lanes import Lanes
+from scmil.sparse_coding.kernel_lanes import SHORTEST_DIVIDED, Lanes
 from scmil.sparse_coding.kernel_numpy import (
     LARGEST_WEIGHTS,
     Small,
@@ -52,10 +51,8 @@ from scmil.sparse_coding.kernel_numpy import (
     raise_second_derivative,
     small_codes,
 )
+from scmil.sparse_coding.kernel_products import add_product, multiply, pad_rows, row_grain
 from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
-
-# Multiply-adds of a forward pass below which its operations are not divided among the threads.
-SHORTEST_DIVIDED = 8_000_000
 
 
 def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool:
@@ -140,13 +137,15 @@ def _forward_lanes(
     W = torch.mul(D, step, out=D.new_empty(D.shape))
     W_t = D.new_empty((*batch, m, m) if gram else (*batch, 0, 0))
     if gram:
-        lanes.run(lambda lane: transition_rows(D, W, W_t, lanes.share(lane, m)))
+        few = lanes.for_product(p * m * m)
+        few.run(lambda lane: transition_rows(D, W, W_t, few.share(lane, m)))
     network: Sequence[Tensor] = weights
     if low != D.dtype:
         W, W_t, D, step, *network = (tensor.to(low) for tensor in (W, W_t, D, step, *weights))
     alpha = large_empty(x, *batch, n, m, dtype=low)
     blocks = row_blocks(alpha, lanes.number, p)
-    call = Call(form, keep, keep and len(blocks) == 1, D, step, network, W, W_t)
+    call = Call(form, keep, keep and len(blocks) == 1, D, step, network, W, W_t, row_grain(alpha))
+    largest = -(-blocks[0].stop // call.grain) * call.grain if blocks else 0
     spare: list[list[Tensor]] = []  # one for each thread
 
     def run_block(index: int) -> list[Tensor]:
@@ -154,7 +153,7 @@ def _forward_lanes(
         try:
             buffers = spare.pop()
         except IndexError:
-            buffers = allocate_buffers(x, D, blocks[0].stop, wide=1, narrow=3)
+            buffers = allocate_buffers(x, D, largest, wide=1, narrow=3)
         kept = _forward_rows(call, x[..., rows, :], alpha[..., rows, :], buffers)
         spare.append(buffers)
         return kept
@@ -175,19 +174,31 @@ class Call(NamedTuple):
     network: Sequence[Tensor]
     W: Tensor
     W_t: Tensor
+    grain: int  # of the rows of a block
 
 
 def _forward_rows(call: Call, x: Tensor, alpha: Tensor, buffers: Sequence[Tensor]) -> list[Tensor]:
     """Write the codes of these rows into `alpha`, and return what their backward needs."""
-    form, keep, keep_rows, D, step, network, W, W_t = call
+    missing = -x.shape[-2] % call.grain
+    if not missing:
+        return _forward_whole(call, x, alpha, buffers)
+    x = pad_rows(x, x.shape[-2] + missing)
+    padded = alpha.new_empty(x.shape[-2], alpha.shape[-1])
+    kept = _forward_whole(call, x, padded, buffers)
+    alpha.copy_(padded[:-missing])
+    return kept
+
+
+def _forward_whole(call: Call, x: Tensor, alpha: Tensor, buffers: Sequence[Tensor]) -> list[Tensor]:
+    form, keep, keep_rows, D, step, network, W, W_t, _ = call
     x_buffer, drive, v_buffer, other = first_rows(buffers, x.shape[-2])
-    scale = none = x.new_empty((*x.shape[:-2], 0, 1))
+    mean = scale = none = x.new_empty((*x.shape[:-2], 0, 1))
     if form.normalise:
-        x, scale = normalise_rows(x, x_buffer)
+        x, mean, scale = normalise_rows(x, x_buffer)
     if x.dtype != W.dtype:
         x = x.to(W.dtype)
     hidden = sparsity_network(x, network)
-    torch.matmul(x, W, out=drive)  # W_e x, the same in every layer
+    drive = multiply(x, W, drive)  # W_e x, the same in every layer
     gram, later = bool(W_t.numel()), form.layers - 1
     scaled = gram and is_scaled(form)
     count = later if keep else 0 if scaled else min(later, 1)
@@ -197,7 +208,7 @@ def _forward_rows(call: Call, x: Tensor, alpha: Tensor, buffers: Sequence[Tensor
     residuals = x.unsqueeze(-3) if keep_rows and form.normalise else none.unsqueeze(-3)
     if scaled:
         peak = scaled_layers(form, drive, hidden[-1], W_t, alpha, codes, (v_buffer, other))
-        return [peak, scale, codes, residuals, *hidden] if keep else []
+        return [peak, mean, scale, codes, residuals, *hidden] if keep else []
     peak, t = threshold(hidden[-1], drive, step, form, other)
     if not gram:
         residuals = x.new_empty(*x.shape[:-2], count + 1, *x.shape[-2:])
@@ -212,10 +223,10 @@ def _forward_rows(call: Call, x: Tensor, alpha: Tensor, buffers: Sequence[Tensor
         else:
             # Not into `residuals` directly: torch computes a product into a strided stack model by
             # model.
-            r = torch.sub(x, a @ D.mT, out=residuals[..., layer + 1, :, :])
+            r = torch.sub(x, multiply(a, D.mT), out=residuals[..., layer + 1, :, :])
             v = add_product(a, r, W, out=v_buffer)
     shrink(v, lowest, t, out=alpha)
-    return [peak, scale, codes, residuals, *hidden] if keep else []
+    return [peak, mean, scale, codes, residuals, *hidden] if keep else []
 
 
 # ------------------------------------------------------------------------------ the kernel in torch

@@ -1,0 +1,138 @@
+"""The matrix products of the torch kernel: by oneDNN where it is faster than `torch.matmul`.
+
+torch computes products of float32 matrices with MKL, which uses vectors of 256 bits on processors
+of AMD. oneDNN, another part of torch, uses 512 bits on all processors that have them: on one core
+of an EPYC of the fifth generation 250 instead of 110 GFlop/s. On other processors, for other types,
+for stacks of models and on other devices, the products are those of `torch.matmul`.
+
+oneDNN compiles code for each shape, in 0.4 ms, and keeps it. So it gets blocks of a multiple of
+`GRAIN` rows, the last block of a bag with rows of zeros at its end (`pad_rows`): bags of different
+sizes then share the same code.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+GRAIN = 64
+# Rows of a bag from which on its last block is padded.
+LEAST_ROWS = 512
+# Columns of a result below which MKL is faster.
+LEAST_COLUMNS = 8
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Whether this processor is one of AMD with vectors of 512 bits, and torch has oneDNN."""
+    return (
+        torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and "AuthenticAMD" in _processor()
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+def _processor() -> str:
+    """The maker of the processor and other text, or nothing if the system does not name it."""
+    listing = Path("/proc/cpuinfo")
+    return listing.read_text(errors="replace") if listing.is_file() else platform.processor()
+
+
+def is_for_onednn(a: Tensor) -> bool:
+    """Whether oneDNN may compute products with this matrix on this processor."""
+    return (
+        a.ndim == 2 and a.dtype == torch.float32 and a.device.type == "cpu" and onednn_is_faster()
+    )
+
+
+def row_grain(codes: Tensor) -> int:
+    """The blocks of the rows of a bag have a multiple of this number of rows."""
+    return GRAIN if codes.shape[-2] >= LEAST_ROWS and is_for_onednn(codes) else 1
+
+
+def pad_rows(x: Tensor, rows: int) -> Tensor:
+    """x with zeros after its last row, up to a number of rows; x itself if it has as many.
+
+    >>> pad_rows(torch.ones(1, 2), 2)
+    tensor([[1., 1.],
+            [0., 0.]])
+    """
+    if rows == x.shape[-2]:
+        return x
+    padded = x.new_empty(rows, x.shape[-1])  # `F.pad` writes all of it twice
+    padded[: len(x)] = x
+    padded[len(x) :] = 0
+    return padded
+
+
+def _linear(
+    a: Tensor, weight: Tensor, bias: Tensor | None = None, other: Tensor | None = None
+) -> Tensor:
+    """`a @ weight.mT`, with `bias` added to each row, or with a matrix added, by oneDNN."""
+    onednn = torch.ops.mkldnn._linear_pointwise
+    if other is not None:
+        return onednn.binary(a, other, weight, None, "add")
+    return onednn.default(a, weight, bias, "none", [], "")
+
+
+def multiply(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """`a @ b`, in the memory of `out` unless oneDNN computes it."""
+    if _takes(a, b):
+        return _linear(a, b.mT)
+    return torch.matmul(a, b, out=out)
+
+
+def add_product(
+    base: Tensor, a: Tensor, b: Tensor, alpha: int = 1, out: Tensor | None = None
+) -> Tensor:
+    """`base + alpha * a @ b`, for one model or a stack of them; `base` is a matrix or one row.
+    In the memory of `out` unless oneDNN computes it.
+    """
+    if alpha == 1 and _takes(a, b):
+        if base.numel() == b.shape[1]:
+            return _linear(a, b.mT, bias=base.flatten())
+        return _linear(a, b.mT, other=base)
+    return _add_product(base, a, b, alpha, out)
+
+
+def _add_product(
+    base: Tensor, a: Tensor, b: Tensor, alpha: int = 1, out: Tensor | None = None
+) -> Tensor:
+    return (torch.addmm if a.ndim == 2 else torch.baddbmm)(base, a, b, alpha=alpha, out=out)
+
+
+def accumulate(
+    total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype, alpha: int = 1
+) -> Tensor:
+    """Add `alpha * a^T @ b` to a sum over blocks, which has its own, higher precision `dtype`, and
+    return it; None is the sum over no block.
+    """
+    if alpha == 1 and _takes(a, b) and a.is_contiguous():
+        # The narrower matrix is the one that oneDNN copies.
+        first, second = (a, b) if a.shape[1] <= b.shape[1] else (b, a)
+        product = _linear(first.mT, second.mT)
+        product = product if first is a else product.mT
+        return product if total is None else total.add_(product)
+    a = a.mT
+    if total is None:
+        product = torch.matmul(a, b).to(dtype)
+        return product if alpha == 1 else product.mul_(alpha)
+    if dtype == a.dtype:
+        return _add_product(total, a, b, alpha, out=total)
+    return total.add_(a @ b, alpha=alpha)
+
+
+def _takes(a: Tensor, b: Tensor) -> bool:
+    """Whether oneDNN computes a product of the rows of these matrices."""
+    return (
+        a.shape[-2] % GRAIN == 0
+        and a.numel() > 0
+        and b.shape[-1] >= LEAST_COLUMNS
+        and a.shape[-1] >= LEAST_COLUMNS
+        and is_for_onednn(a)
+    )
