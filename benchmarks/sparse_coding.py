@@ -6,7 +6,8 @@ Forward and backward, on a slide and on a small bag, of
 
 - `ours`:          scmil.SparseCoding with its defaults;
 - `transcription`: the module of the authors in plain torch (scmil.ReleasedSparseCoding);
-- `floor`:         the matrix products of ours and nothing else.
+- `floor`:         the matrix products of ours and nothing else, by `torch.matmul`;
+- `oneDNN floor`:  the same by oneDNN, on processors on which ours uses it.
 
 Each runs in its own process, as in a training, so that none profits from the memory of another. The
 processes take turns of a few steps, so that all see the same load; the figures are medians of the
@@ -65,6 +66,8 @@ def make_step(name: str, case: Case) -> Callable[[], None]:
     torch.manual_seed(0)
     if name == "floor":
         return floor_step(case)
+    if name == "oneDNN floor":
+        return floor_step(case, onednn_product)
     build = SparseCoding if name == "ours" else ReleasedSparseCoding
     layer = build(case.p, atoms=case.m, layers=case.layers)
     x = torch.randn(case.n, case.p).relu().requires_grad_()
@@ -78,12 +81,21 @@ def make_step(name: str, case: Case) -> Callable[[], None]:
     return step
 
 
-def floor_step(case: Case) -> Callable[[], None]:
+def onednn_product(a: Any, b: Any) -> Any:
+    """A product by oneDNN, which copies matrices that do not lie row by row."""
+    from scmil.sparse_coding.kernel_products import onednn_linear
+
+    narrow = a.is_contiguous() or a.shape[0] <= b.shape[1]
+    return onednn_linear(a, b.mT) if narrow else onednn_linear(b.mT, a)
+
+
+def floor_step(case: Case, product: Callable[[Any, Any], Any] | None = None) -> Callable[[], None]:
     """The matrix products of ours, in the form that it chooses."""
     import torch
 
     from scmil.sparse_coding.kernel_torch import gram_is_cheaper
 
+    mm = product or torch.matmul
     n, p, m, later = case.n, case.p, case.m, case.layers - 1
     h1, h2 = p // 4, p // 8
     x, alpha, r, D, G = (torch.randn(*shape) for shape in ((n, p), (n, m), (n, p), (p, m), (m, m)))
@@ -92,15 +104,16 @@ def floor_step(case: Case) -> Callable[[], None]:
     gram = gram_is_cheaper(n, p, m, case.layers, backward=True)
 
     def step() -> None:
-        x @ w1, y1 @ w2, y2 @ w3, x @ D
-        y3 @ w3.T, y2.T @ y3, y2 @ w2.T, y1.T @ y2, y1 @ w1.T, x.T @ y1, alpha @ D.T, x.T @ alpha
+        mm(x, w1), mm(y1, w2), mm(y2, w3), mm(x, D)
+        mm(y3, w3.T), mm(y2.T, y3), mm(y2, w2.T), mm(y1.T, y2), mm(y1, w1.T), mm(x.T, y1)
+        mm(alpha, D.T), mm(x.T, alpha)
         if gram:
-            D.T @ D, D @ G
+            mm(D.T, D), mm(D, G)
         for _ in range(later):
             if gram:
-                alpha @ G, alpha @ G, alpha.T @ alpha
+                mm(alpha, G), mm(alpha, G), mm(alpha.T, alpha)
             else:
-                alpha @ D.T, r @ D, alpha @ D.T, r @ D, r.T @ alpha, r.T @ alpha
+                mm(alpha, D.T), mm(r, D), mm(alpha, D.T), mm(r, D), mm(r.T, alpha), mm(r.T, alpha)
 
     return step
 
@@ -143,10 +156,17 @@ def peak() -> int:
     return int(line.split()[1]) * 1024
 
 
+def contestants() -> list[str]:
+    from scmil.sparse_coding.kernel_products import onednn_is_faster
+
+    names = ["ours", "transcription", "floor"]
+    return [*names, "oneDNN floor"] if onednn_is_faster() else names
+
+
 def measure(case: Case, threads: int) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     pipes, workers = {}, []
-    for name in ("ours", "transcription", "floor"):
+    for name in contestants():
         pipes[name], end = context.Pipe()
         worker = context.Process(target=serve, args=(end, name, case, threads), daemon=True)
         worker.start()
@@ -168,7 +188,11 @@ def measure(case: Case, threads: int) -> dict[str, Any]:
             name: round(1e3 * statistics.median(row[name] for row in rounds), 4) for name in pipes
         },
         "MiB": {name: round(size / 2**20, 1) for name, size in memory.items()},
-        "time / floor": statistics.median(row["ours"] / row["floor"] for row in rounds),
+        **{
+            f"time / {name}": statistics.median(row["ours"] / row[name] for row in rounds)
+            for name in pipes
+            if name.endswith("floor")
+        },
         "transcription / floor": statistics.median(
             row["transcription"] / row["floor"] for row in rounds
         ),
@@ -207,7 +231,9 @@ def main() -> None:
             failed |= not held
             verdict = "reached" if held else "MISSED"
             print(f"  {key:24} {result[key]:6.2f}   target {relation} {bound}   {verdict}")
-        print(f"  {'transcription / floor':24} {result['transcription / floor']:6.2f}")
+        for key in ("transcription / floor", "time / oneDNN floor"):
+            if key in result:
+                print(f"  {key:24} {result[key]:6.2f}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(results, indent=2) + "\n")
     print(f"written to {options.out}")

@@ -11,7 +11,7 @@ forward with backward (gradients for the input and all parameters), of
 - `ours`:          scmil.SparseCoding with its defaults;
 - `transcription`: the same equations in plain torch operations, with the same products;
 - `released`:      the authors' module in plain torch (another network, one layer more);
-- `floor`:         the matrix products of ours and nothing else.
+- `floor`:         the matrix products of ours and nothing else, by `torch.mm`.
 
 Each runs in its own process. The processes take turns of a few steps, so that all see the same
 load; ratios are medians of the ratios of each round. Before a turn there is a pause, because the
@@ -57,7 +57,8 @@ GRID = {
     "m": (64, 256, 1024),
 }
 SOME_P = (512, 1536)  # of the combinations that take longest
-PAUSE = 0.02  # seconds
+PAUSE, WARM_UP = 0.02, 0.1  # seconds
+ROUNDS = 4  # turns of the slowest contestant in its time
 QUICK = {"n": (5, 100, 1000, 12_000), "p": (166, 512, 1536), "m": (256,)}
 SLIDE, SLIDE_BOUND = 12_000, 1.15
 NOISE = 1.05  # of a median of ratios on a quiet machine
@@ -194,6 +195,10 @@ def serve(pipe: Connection, name: str, threads: int) -> None:
                 step = make_step(name, request)
             assert step is not None
             step()  # wakes the threads
+            if isinstance(request, Shape):  # memory grows in the first steps
+                start = time.perf_counter()
+                while time.perf_counter() - start < WARM_UP:
+                    step()
             repeat = request if isinstance(request, int) else 1
             start, worked = time.perf_counter(), time.process_time()
             for _ in range(repeat):
@@ -261,7 +266,7 @@ def measure(pipes: dict[str, Connection], shape: Shape, seconds: float) -> dict[
 
     first = {name: ask(name, shape)[0] for name in names}
     turn = {name: max(1, round(seconds / 10 / max(first[name], 1e-6))) for name in names}
-    rounds = max(2, min(9, round(seconds / max(first.values()))))
+    rounds = max(2, min(9, round(ROUNDS * seconds / max(first.values()))))
     rows, cpu, load = [], [], []
     for _ in range(rounds):
         load.append(runnable())

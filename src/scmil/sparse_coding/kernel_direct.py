@@ -20,6 +20,8 @@ from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
 
 # The larger of n * p and n * m: above, blocks of rows are faster and save memory.
 LARGEST_DIRECT = 2**19
+# Rows below which padding them for oneDNN takes longer than it saves.
+LEAST_PADDED = 256
 
 
 def is_direct(x: Tensor, D: Tensor) -> bool:
@@ -42,7 +44,7 @@ def direct_codes(
 ) -> Tensor:
     """The codes of a bag, in the Gram form or in the factored form."""
     grain = row_grain(x)
-    if grain == 1:
+    if grain == 1 or len(x) < LEAST_PADDED:
         return _codes(torch.mm, torch.addmm, form, gram, x, D, log_mu, network)
     padded = pad_rows(x, len(x) + -len(x) % grain)
     return _codes(multiply, add_product, form, gram, padded, D, log_mu, network)[: len(x)]

@@ -18,6 +18,14 @@ from torch import Tensor
 from torch.autograd import Function
 
 from scmil.sparse_coding.blas_threads import OneThread
+from scmil.sparse_coding.kernel_products import (
+    LONG_ROWS,
+    SHORT_GRAIN,
+    accumulate,
+    is_for_onednn,
+    multiply,
+    pad_rows,
+)
 
 # Avoids a division by the zero variance of a constant instance; far below the variance of any
 # feature vector.
@@ -36,6 +44,9 @@ LARGEST_WEIGHTS = 2**18
 # the dictionary, since torch's library multiplies a few rows with a large matrix faster.
 LARGEST_FORWARD = 2048
 LARGEST_DICTIONARY = 2**15
+
+# Multiply-adds of a product from which on oneDNN is faster, although rows are padded for it.
+LEAST_ONEDNN = 8_000_000
 
 Matrix = NDArray[Any]
 
@@ -68,7 +79,7 @@ def is_small(x: Tensor, D: Tensor, backward: bool, layers: int | None = None) ->
     if backward:
         if features <= LARGEST and codes <= 4 * LARGEST:
             return True
-        if layers is None or len(x) > MOST_INSTANCES:
+        if layers is None or len(x) > (LONG_ROWS // 2 if is_for_onednn(x) else MOST_INSTANCES):
             return False
         p, m = D.shape
         step = multiply_adds(len(x), p, m, layers)
@@ -122,6 +133,24 @@ def softplus(z: Matrix) -> Matrix:
     return np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
 
 
+def wide_dot(a: Matrix, b: Matrix) -> Matrix:
+    """`a @ b`, by oneDNN if it is long and this processor is faster with it."""
+    if a.size * b.shape[1] < LEAST_ONEDNN or not is_for_onednn(torch.from_numpy(a)):
+        return dot(a, b)
+    return multiply(_padded(a), torch.from_numpy(b))[: len(a)].numpy()
+
+
+def wide_dot_transposed(a: Matrix, b: Matrix) -> Matrix:
+    """`a^T @ b`, as `wide_dot`."""
+    if a.size * b.shape[1] < LEAST_ONEDNN or not is_for_onednn(torch.from_numpy(a)):
+        return dot(a.T, b)
+    return accumulate(None, _padded(a), _padded(b), torch.float32).numpy()
+
+
+def _padded(a: Matrix) -> Tensor:
+    return pad_rows(torch.from_numpy(a), len(a) + -len(a) % SHORT_GRAIN)
+
+
 def forward(
     form: Any, gram: bool, x: Matrix, D: Matrix, log_mu: Matrix, *network: Matrix
 ) -> tuple[Matrix, tuple[Any, ...]]:
@@ -141,7 +170,7 @@ def forward(
         residuals[0] = x
     hidden = [x]
     for weight, bias in zip(network[::2], network[1::2], strict=True):
-        hidden.append(softplus(dot(hidden[-1], weight.T) + bias))
+        hidden.append(softplus(wide_dot(hidden[-1], weight.T) + bias))
     lam, drive = hidden[-1], dot(x, D) * step
     if form.relative is None:
         peak = where = fraction = None
@@ -208,8 +237,8 @@ def backward(
     for layer in range(len(network) // 2 - 1, -1, -1):
         # Softplus' derivative from its value: 1 - exp(-y).
         g_lam = g_lam * -np.expm1(-hidden[layer + 1])
-        g_network[:0] = dot(g_lam.T, hidden[layer]), np.add.reduce(g_lam, 0)
-        g_lam = dot(g_lam, network[2 * layer])
+        g_network[:0] = wide_dot_transposed(g_lam, hidden[layer]), np.add.reduce(g_lam, 0)
+        g_lam = wide_dot(g_lam, network[2 * layer])
     g_x += g_lam
     if scale is not None:
         x, p = hidden[0], D.shape[0]

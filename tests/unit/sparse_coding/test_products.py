@@ -13,6 +13,8 @@ from scmil.sparse_coding.kernel_blocks import normalise_again, normalise_rows, r
 from scmil.sparse_coding.kernel_products import (
     GRAIN,
     LEAST_ROWS,
+    LONG_ROWS,
+    SHORT_GRAIN,
     accumulate,
     add_product,
     multiply,
@@ -27,14 +29,15 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this build of torch has no oneDNN")
     computed: list[Tensor] = []
-    plain = kernel_products._linear
+    plain = kernel_products.onednn_linear
 
     def record(*tensors: Tensor, **options: Tensor) -> Tensor:
         computed.append(plain(*tensors, **options))
         return computed[-1]
 
-    monkeypatch.setattr(kernel_products, "_linear", record)
+    monkeypatch.setattr(kernel_products, "onednn_linear", record)
     monkeypatch.setattr(kernel_products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(kernel_products, "LEAST_WORK", 1)  # matrices of the tests are small
     return computed
 
 
@@ -82,8 +85,8 @@ MODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("n", "p", "m"),
-    [(600, 40, 24), (2100, 70, 40), (9001, 33, 30), (520, 16, 200)],
-    ids=["one block", "lanes", "several blocks", "factored"],
+    [(70, 40, 24), (600, 40, 24), (2100, 70, 40), (9001, 33, 30), (90, 16, 200)],
+    ids=["short", "one block", "lanes", "several blocks", "factored"],
 )
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_the_layer_equals_the_equations(
@@ -118,7 +121,26 @@ def test_the_layer_equals_the_equations(
         assert distance(one, other) < 1e-3
 
 
-@pytest.mark.parametrize("n", [LEAST_ROWS, 3000, 12_000, 12_032])
+@pytest.mark.parametrize("n", [64, 90])
+def test_long_products_of_the_numpy_kernel_are_those_of_onednn(
+    n: int, onednn: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = SparseCoding(60, 20, dictionary="random"), torch.randn(n, 60, requires_grad=True)
+    assert kernel_numpy.is_small(x, layer.dictionary, backward=True, layers=layer.layers)
+
+    def results() -> list[Tensor]:
+        alpha = layer(x)
+        return [alpha, *torch.autograd.grad(alpha.square().sum(), (x, *layer.parameters()))]
+
+    expected = results()
+    assert not onednn
+    monkeypatch.setattr(kernel_numpy, "LEAST_ONEDNN", 1)
+    for actual, other in zip(results(), expected, strict=True):
+        assert distance(actual, other) < 1e-4
+    assert len(onednn) == 9  # three for each layer of the sparsity network
+
+
+@pytest.mark.parametrize("n", [3000, 12_000, 12_032])
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_all_blocks_but_the_last_have_a_multiple_of_the_grain(n: int, lanes: int) -> None:
     blocks = row_blocks(torch.empty(n, 64), lanes, p=166)
@@ -127,15 +149,19 @@ def test_all_blocks_but_the_last_have_a_multiple_of_the_grain(n: int, lanes: int
     assert not any((block.stop - block.start) % GRAIN for block in blocks[:-1])
 
 
-def test_short_bags_other_types_and_stacks_are_left_to_torch(onednn: list[Tensor]) -> None:
-    assert row_grain(torch.empty(LEAST_ROWS, 8)) == GRAIN
+def test_short_bags_other_types_and_stacks_are_left_to_torch(
+    onednn: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert row_grain(torch.empty(LONG_ROWS, 8)) == GRAIN
+    assert row_grain(torch.empty(LEAST_ROWS, 8)) == SHORT_GRAIN
     assert row_grain(torch.empty(LEAST_ROWS - 1, 8)) == 1
     assert row_grain(torch.empty(LEAST_ROWS, 8, dtype=torch.float64)) == 1
     assert row_grain(torch.empty(3, LEAST_ROWS, 8)) == 1
     multiply(torch.randn(64, 40).double(), torch.randn(40, 24).double())
     multiply(torch.randn(3, 64, 40), torch.randn(3, 40, 24))
-    multiply(torch.randn(64, 40), torch.randn(40, 1))
     assert multiply(torch.randn(0, 40), torch.randn(40, 24)).shape == (0, 24)
+    monkeypatch.setattr(kernel_products, "LEAST_WORK", 64 * 40 * 24 + 1)
+    multiply(torch.randn(64, 40), torch.randn(40, 24))
     assert not onednn
 
 
