@@ -1,6 +1,6 @@
 """How fast is the sparse-coding layer at every shape, alone and beside a busy process?
 
-    python benchmarks/sparse_coding_shapes.py                    # the grid, 15 minutes
+    python benchmarks/sparse_coding_shapes.py                    # the grid, 30 minutes
     python benchmarks/sparse_coding_shapes.py --all              # every combination, hours
     python benchmarks/sparse_coding_shapes.py --quick            # a part of it
     python benchmarks/sparse_coding_shapes.py --quick --load 1   # beside a process that computes
@@ -31,6 +31,10 @@ times the floor. With one thread they are checked in processor time: nothing wai
 thread, so that it is the elapsed time without the time in which other processes had the core. With
 more threads they are checked in elapsed time, because processor time does not count waiting. Both
 are recorded for every shape.
+
+Where the weights fill the cache, times depend on the pages of memory that a process has got: by up
+to a fifth, that of the floor as well. So a shape beyond a bound is measured twice more, in new
+processes; the medians of the three count, and `measured` has the ratios of each.
 """
 
 from __future__ import annotations
@@ -207,9 +211,8 @@ def serve(pipe: Connection, name: str, threads: int) -> None:
             pipe.send([value / repeat for value in seconds])
 
 
-def burn(threads: int) -> None:
+def burn(value: float) -> None:
     """Use a core until the process is ended."""
-    value = float(threads)
     while True:
         value = value * 1.0000001 % 7.0
 
@@ -218,7 +221,7 @@ def burn(threads: int) -> None:
 def loaded(processes: int) -> Iterator[None]:
     """Run processes that compute beside the measurement."""
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=burn, args=(1,), daemon=True) for _ in range(processes)]
+    workers = [context.Process(target=burn, args=(1.0,), daemon=True) for _ in range(processes)]
     for worker in workers:
         worker.start()
     try:
@@ -255,7 +258,6 @@ def runnable() -> int:
 
 def measure(pipes: dict[str, Connection], shape: Shape, seconds: float) -> dict[str, Any]:
     """Medians over rounds of turns; `seconds` is the time for each contestant."""
-
     names = shape.contestants
 
     def ask(name: str, request: Shape | int) -> tuple[float, float]:
@@ -330,6 +332,7 @@ def main() -> None:
         for threads in options.threads:
             with contestants(threads) as pipes:
                 results += measure_all(pipes, threads, shapes, options.seconds)
+        results = measure_again(results, options.seconds)
     document = {
         "machine": platform.machine(),
         "torch": torch.__version__,
@@ -343,11 +346,32 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n")
     failed = [row for row in results if row["beyond"]]
-    worst = max(results, key=lambda row: row["ours / transcription"])
-    print(f"{len(results)} shapes, {len(failed)} beyond a bound; worst against the transcription:")
-    print(f"  {worst}")
-    print(f"written to {out}")
+    print(f"{len(results)} shapes, {len(failed)} beyond a bound; written to {out}")
     raise SystemExit(bool(failed))
+
+
+def measure_again(rows: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    """The rows, with medians of three measurements for those beyond a bound."""
+    late = [row for row in rows if row["beyond"] and "measured" not in row]
+    found = {id(row): [row] for row in late}
+    for _ in range(2):
+        for threads in dict.fromkeys(row["threads"] for row in late):
+            group = [row for row in late if row["threads"] == threads]
+            shapes = [Shape(row["n"], row["p"], row["m"], row["pass"] == "both") for row in group]
+            with contestants(threads) as pipes:
+                again = measure_all(pipes, threads, shapes, seconds)
+            for row, other in zip(group, again, strict=True):
+                found[id(row)].append(other)
+    return [_median_row(found[id(row)]) if id(row) in found else row for row in rows]
+
+
+def _median_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
+    medians = {key: round(statistics.median(row[key] for row in rows), 4) for key in numbers}
+    row = rows[0] | medians
+    row["beyond"] = problems(row)
+    ratios = [key for key in numbers if key.removeprefix("cpu ").startswith("ours / ")]
+    return row | {"measured": [{key: each[key] for key in ratios} for each in rows]}
 
 
 def measure_all(

@@ -198,10 +198,13 @@ def shapes() -> str:
             )
         late = [row for row in rows if row["beyond"]]
         listed = "\n".join(f"- {_shape(row)}" for row in late)
+        again = sum("measured" in row for row in rows)
         found = f"{len(rows) - len(late)} of {len(rows)} shapes keep the bounds {where}"
+        if again:
+            found += f"; the first of three measurements of {again} of them was beyond one"
         parts += [
             "\n".join(lines),
-            f"{found}; beyond a bound:\n\n{listed}" if late else f"{found}.",
+            f"{found}. Beyond a bound:\n\n{listed}" if late else f"{found}.",
         ]
     return "\n\n".join(parts)
 
@@ -219,12 +222,15 @@ def _shape(row: dict[str, Any]) -> str:
 def _layer_rows() -> Iterator[Row]:
     layer = _read("sparse_coding")
     slide, small = layer["slide"], layer["small bag"]
+    onednn = ""
+    if "time / oneDNN floor" in slide:
+        onednn = f", {slide['time / oneDNN floor']:.2f} by oneDNN"
     yield (
         "a slide of 12 000 tiles through the layer, forward and backward",
         "`sparse_coding.py`",
         f"{slide['milliseconds']['ours']:.0f} ms",
         f"{slide['speed-up']:.1f} times as fast as a plain transcription, "
-        f"{slide['time / floor']:.2f} of its bare matrix products",
+        f"{slide['time / floor']:.2f} of its bare matrix products by `torch.matmul`{onednn}",
     )
     yield (
         "a bag of five instances through the layer",

@@ -87,18 +87,21 @@ def draw_textures_once() -> Iterator[None]:
         yield
 
 
-FOLDERS = {"e2e": pytest.mark.e2e, "browser": pytest.mark.browser}
+MARKED = {"e2e": pytest.mark.e2e, "browser": pytest.mark.browser}
+NOT_COVERED = ("e2e", "browser", "golden", "properties")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in tests/e2e and tests/browser have the marker of that name, and do not count for the
-    coverage: it states what the tests of functions and classes reach, and slows them down by half.
+    """Tests in tests/e2e and tests/browser have the marker of that name. They, golden numbers and
+    properties do not count for the coverage: it states what the tests of functions and classes
+    reach, and slows them down by half.
     """
     for item in items:
-        for folder, marker in FOLDERS.items():
+        for folder in NOT_COVERED:
             if TESTS / folder in item.path.parents:
-                item.add_marker(marker)
                 item.add_marker(pytest.mark.no_cover)
+                if folder in MARKED:
+                    item.add_marker(MARKED[folder])
 
 
 def pytest_collection_finish() -> None:
