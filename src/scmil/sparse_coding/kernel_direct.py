@@ -45,12 +45,12 @@ def direct_codes(
     """The codes of a bag, in the Gram form or in the factored form."""
     grain = row_grain(x)
     if grain == 1 or len(x) < LEAST_PADDED:
-        return _codes(torch.mm, torch.addmm, form, gram, x, D, log_mu, network)
+        return _compute_codes(torch.mm, torch.addmm, form, gram, x, D, log_mu, network)
     padded = pad_rows(x, len(x) + -len(x) % grain)
-    return _codes(multiply, add_product, form, gram, padded, D, log_mu, network)[: len(x)]
+    return _compute_codes(multiply, add_product, form, gram, padded, D, log_mu, network)[: len(x)]
 
 
-def _codes(
+def _compute_codes(
     product: Callable[..., Tensor],
     product_and_sum: Callable[..., Tensor],
     form: Form,

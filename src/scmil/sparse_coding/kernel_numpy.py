@@ -137,17 +137,17 @@ def wide_dot(a: Matrix, b: Matrix) -> Matrix:
     """`a @ b`, by oneDNN if it is long and this processor is faster with it."""
     if a.size * b.shape[1] < LEAST_ONEDNN or not is_for_onednn(torch.from_numpy(a)):
         return dot(a, b)
-    return multiply(_padded(a), torch.from_numpy(b))[: len(a)].numpy()
+    return multiply(_padded_tensor(a), torch.from_numpy(b))[: len(a)].numpy()
 
 
 def wide_dot_transposed(a: Matrix, b: Matrix) -> Matrix:
     """`a^T @ b`, as `wide_dot`."""
     if a.size * b.shape[1] < LEAST_ONEDNN or not is_for_onednn(torch.from_numpy(a)):
         return dot(a.T, b)
-    return accumulate(None, _padded(a), _padded(b), torch.float32).numpy()
+    return accumulate(None, _padded_tensor(a), _padded_tensor(b), torch.float32).numpy()
 
 
-def _padded(a: Matrix) -> Tensor:
+def _padded_tensor(a: Matrix) -> Tensor:
     return pad_rows(torch.from_numpy(a), len(a) + -len(a) % SHORT_GRAIN)
 
 
