@@ -110,6 +110,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # by default it runs after every 700 new objects
 
 
 def pytest_configure() -> None:
