@@ -6,8 +6,8 @@ of an EPYC of the fifth generation 250 instead of 110 GFlop/s. On other processo
 for stacks of models and on other devices, the products are those of `torch.matmul`.
 
 oneDNN compiles code for each shape, in 0.4 ms, and keeps it. So it gets blocks of a multiple of
-`GRAIN` rows, the last block of a bag with rows of zeros at its end (`pad_rows`): bags of different
-sizes then share the same code.
+`row_grain` rows, the last block of a bag with rows of zeros at its end (`pad_rows`): bags of
+different sizes then share the same code.
 """
 
 from __future__ import annotations
