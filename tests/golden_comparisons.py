@@ -241,7 +241,8 @@ def compare_layer(name: str) -> Differences:
         result = layer(rows)
         probe_name = f"{name.split('_')[0].removesuffix('d')}/probe"
         probe = torch.tensor(uniform(probe_name, tuple(result.shape)), dtype=torch.float32)
-        loss = (result * probe).sum()
+        terms = result * probe
+        loss = terms.sum()
         for what, method in outputs.items():
             actual = result if method == "forward" else getattr(layer, method)(rows)
             if (expected := golden.get(what, bag)) is not None:
@@ -251,7 +252,7 @@ def compare_layer(name: str) -> Differences:
             differences.add_output(layer.kernel(len(rows)).mT.detach(), kernel)
         expected = golden.get("loss", bag)
         assert expected is not None
-        differences.add_output(loss.detach(), expected)
+        differences.add_output(loss.detach(), expected, terms.norm().item())
         layer.zero_grad()
         loss.backward()
         assert x.grad is not None

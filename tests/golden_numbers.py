@@ -128,7 +128,8 @@ SMALL_GRADIENT = 0.01  # of the largest gradient of the bag, which is added to t
 @dataclass
 class Differences:
     """The largest differences. Outputs: relative to the largest magnitude of the output, at least
-    0.1. Gradients: relative to the norm of the gradient of the tensor plus 0.01 of the largest such
+    0.1; a loss that is a sum of many terms relative to their norm, because rounding errors of the
+    terms do not cancel where the terms do. Gradients: relative to the norm of the gradient of the tensor plus 0.01 of the largest such
     norm of the bag, as gradients that are zero in theory are rounding errors of the others.
     """
 
@@ -136,9 +137,9 @@ class Differences:
     gradients: float = 0.0
     unread: set[str] = field(default_factory=set)  # entries of the file that were not compared
 
-    def add_output(self, actual: Tensor, expected: Tensor) -> None:
+    def add_output(self, actual: Tensor, expected: Tensor, least_scale: float = 0.0) -> None:
         assert actual.shape == expected.shape, (actual.shape, expected.shape)
-        scale = max(expected.abs().max().item(), SMALL_OUTPUT)
+        scale = max(expected.abs().max().item(), SMALL_OUTPUT, least_scale)
         self.outputs = max(self.outputs, (actual - expected).abs().max().item() / scale)
 
     def add_gradient(self, actual: Tensor, expected: Tensor, own: float, largest: float) -> None:

@@ -154,8 +154,9 @@ def recalibrate(labels: ArrayLike, scores: ArrayLike) -> Recalibration:
     Raises:
         DataError: If labels or scores are invalid.
 
-    >>> recalibrate([0, 0, 0, 1] * 5 + [0, 1, 1, 1] * 5, [0.25] * 20 + [0.75] * 20)
-    Recalibration(intercept=0.0, slope=1.0)
+    >>> found = recalibrate([0, 0, 0, 1] * 5 + [0, 1, 1, 1] * 5, [0.25] * 20 + [0.75] * 20)
+    >>> f"intercept {abs(found.intercept):.3f}, slope {found.slope:.3f}"
+    'intercept 0.000, slope 1.000'
     """
     return _recalibrate(*check_binary(labels, scores))
 
