@@ -129,8 +129,9 @@ SMALL_GRADIENT = 0.01  # of the largest gradient of the bag, which is added to t
 class Differences:
     """The largest differences. Outputs: relative to the largest magnitude of the output, at least
     0.1; a loss that is a sum of many terms relative to their norm, because rounding errors of the
-    terms do not cancel where the terms do. Gradients: relative to the norm of the gradient of the tensor plus 0.01 of the largest such
-    norm of the bag, as gradients that are zero in theory are rounding errors of the others.
+    terms do not cancel where the terms do. Gradients: relative to the norm of the gradient of the
+    tensor plus 0.01 of the largest such norm of the bag, as gradients that are zero in theory are
+    rounding errors of the others.
     """
 
     outputs: float = 0.0

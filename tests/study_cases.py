@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from scmil import studies
 from scmil.bags.bag import Bag, BagSet
-from scmil.bags.formats import export_bags
+from scmil.bags.formats import clam, export_bags
 from scmil.studies.plan import Plan, make_plan
 
 QUICK: dict[str, Any] = {"aggregator": "mean", "epochs": 3}
@@ -54,6 +56,19 @@ def open_clam_cohort(folder: Path, count: int = 24, classes: int = 2) -> studies
     """Write a cohort to `bags` in the format of CLAM, with its labels, and open it."""
     export_bags(cohort(count, classes), folder / "bags", "clam")
     return studies.open_data(folder / "bags", folder / "bags" / "labels.csv")
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each bag of a folder of CLAM is read from its file from now on."""
+    counts: Counter[str] = Counter()
+    make = clam.make_bag
+
+    def make_counting(bag_id: str, *arguments: Any, **options: Any) -> Bag:
+        counts[bag_id] += 1
+        return make(bag_id, *arguments, **options)
+
+    monkeypatch.setattr(clam, "make_bag", make_counting)
+    return counts
 
 
 def relabel(folder: Path, change: dict[str, str]) -> Path:

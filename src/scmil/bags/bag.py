@@ -232,6 +232,12 @@ class BagSet(Sequence[Bag]):
             self.targets,
         )
 
+    def with_loader(self, load: Callable[[str], Bag]) -> BagSet:
+        """Return the same bags, with features read by `load`; their identity is that of these."""
+        return BagSet.lazy(
+            self.ids, load, self.labels, self.patients, self.classes, self.mark, self.targets
+        )
+
     def mark(self, bag_id: str, before: Mark | None = None) -> Mark:
         """Return the identity of a bag's content; a file unchanged since `before` is not read."""
         try:

@@ -45,9 +45,7 @@ class Scaling(NamedTuple):
         def load(bag_id: str) -> Bag:
             return self.apply_to_bag(bags[positions[bag_id]])
 
-        return BagSet.lazy(
-            bags.ids, load, bags.labels, bags.patients, bags.classes, bags.mark, bags.targets
-        )
+        return bags.with_loader(load)
 
     def to_json(self) -> dict[str, list[float]]:
         """Return the scaling as it is stored in `study.json`."""

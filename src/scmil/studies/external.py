@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from scmil.bags.audit_targets import check_targets
 from scmil.bags.checks import check_instances
+from scmil.bags.in_memory import keep_in_memory
 from scmil.bags.provenance import check_same_provenance
 from scmil.bags.scaling import Scaling
 from scmil.bags.targets import CombinedTarget
@@ -141,6 +142,7 @@ def evaluate_cohort(
     cohort = open_cohort(predictor.study, bags, labels, options or CohortOptions())
     _check_outcomes(cohort)
     inputs = cohort.bags.inputs()
+    cohort = replace(cohort, bags=keep_in_memory(cohort.bags))
     read, failed = _read_cohort(model, predictor.study, cohort.bags, training, progress)
     found = find_overlap(read, training)
     if overlap == "reject":

@@ -7,11 +7,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scmil.bags.checks import BagSummary, patients_of, validate_bags
+from scmil.bags.in_memory import keep_in_memory
 from scmil.bags.splits import Split, check_split, holdout, with_validation
 from scmil.core.atomic import write_atomically
 from scmil.core.fingerprint import Inputs, sha256_of_file
@@ -104,6 +105,7 @@ def train(
         OutputError: Another process is training into the folder.
     """
     out, settings = Path(out), settings or TrainSettings(**options)
+    data = replace(data, bags=keep_in_memory(data.bags))
     inputs = _inputs(data.bags, out / INPUTS)
     work = _prepare(data, out, settings, inputs, progress)  # before anything is written
     notes: tuple[str, ...] = ()

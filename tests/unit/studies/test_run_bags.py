@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from scmil.bags import in_memory
 from scmil.bags.bag import Bag, BagSet
 from scmil.bags.formats import export_bags
 from scmil.studies import compare_aggregators, open_data, run_bags, run_inputs
@@ -94,7 +95,7 @@ def test_bags_too_large_for_memory_are_validated_once_and_read_when_needed(
     folder: Path, tmp_path: Path, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(plan_of(folder), tmp_path / "in memory", jobs=1)
-    monkeypatch.setattr(run_bags, "MAX_NUMBERS", 5 * DIM * BAGS - 1)
+    monkeypatch.setattr(in_memory, "MAX_NUMBERS", 5 * DIM * BAGS - 1)
     run_bags.release_run_bags()
     run(plan_of(folder), tmp_path / "from files", jobs=1)
     assert min(reads.values()) > 2

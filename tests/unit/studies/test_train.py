@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from study_cases import QUICK, cohort, open_clam_cohort, read_rows
+from study_cases import QUICK, cohort, count_reads, open_clam_cohort, read_rows
 
 from scmil import studies
 from scmil.bags.bag import Bag, BagSet
@@ -51,6 +51,20 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weak")
     train(weak_cohort(), folder)
     return folder / "model"
+
+
+def test_each_bag_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = count_reads(monkeypatch)
+    train(weak_cohort(), tmp_path)
+    assert len(reads) == PATIENTS * SLIDES
+    assert set(reads.values()) == {1}
+    reads.clear()
+    bags = tmp_path / "bags"
+    studies.evaluate_cohort(
+        tmp_path / "model", bags, bags / "labels.csv", tmp_path / "tested", overlap="allow"
+    )
+    assert len(reads) == PATIENTS * SLIDES
+    assert set(reads.values()) == {1}
 
 
 def read_predictions(model: Path) -> dict[str, list[dict[str, str]]]:
