@@ -14,7 +14,8 @@ import torch
 
 from scmil import studies
 from scmil.bags.bag import Bag, BagSet
-from scmil.bags.formats import clam, export_bags
+from scmil.bags.formats import export_bags
+from scmil.bags.formats.reading import make_bag
 from scmil.studies.plan import Plan, make_plan
 
 QUICK: dict[str, Any] = {"aggregator": "mean", "epochs": 3}
@@ -61,13 +62,12 @@ def open_clam_cohort(folder: Path, count: int = 24, classes: int = 2) -> studies
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each bag of a folder of CLAM is read from its file from now on."""
     counts: Counter[str] = Counter()
-    make = clam.make_bag
 
     def make_counting(bag_id: str, *arguments: Any, **options: Any) -> Bag:
         counts[bag_id] += 1
-        return make(bag_id, *arguments, **options)
+        return make_bag(bag_id, *arguments, **options)
 
-    monkeypatch.setattr(clam, "make_bag", make_counting)
+    monkeypatch.setattr("scmil.bags.formats.clam.make_bag", make_counting)
     return counts
 
 
