@@ -22,14 +22,14 @@ title = "three methods"
 [data]
 dataset = "bags.npz"
 [protocol]
-folds = 4
+folds = 3
 repeats = 2
 selection = ["last", "nested", "test-tuned"]
 [model]
 aggregator = "abmil"
 embed = [8]
 [training]
-epochs = 12
+epochs = 5
 [[arms]]
 name = "plain"
 [[arms]]
