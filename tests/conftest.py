@@ -1,5 +1,5 @@
-"""Shapes are types: every function of scmil that names shapes is checked against them while the
-tests run.
+"""Shapes are types: the functions of scmil that name shapes are checked against them while the
+tests run. `MILModel.forward` is not: it rejects wrong bags with messages of its own.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
 CHECKED = [
+    "scmil.sparse_coding.data_dictionaries",
     "scmil.sparse_coding.equations",
     "scmil.sparse_coding.layer",
     "scmil.sparse_coding.released",
     "scmil.models.aggregators",
+    "scmil.models.objectives",
+    "scmil.models.target_losses",
     "scmil.bags.bag",
 ]
 install_import_hook(CHECKED, "beartype.beartype")
@@ -40,6 +44,14 @@ import torch  # noqa: E402  (after the hook)
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_shape_checks() -> Iterator[None]:
+    """For tests of what a user sees, who has no checks: error messages, and `torch.compile`."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 # Tests whose subject is not a statistic: what they compute has intervals of fewer resamples.
@@ -113,5 +125,8 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)  # by default it runs after every 700 new objects
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)  # two workers share two cores
+    # Here, since pytest imports the class of a filter in pyproject.toml before the hook above and
+    # before coverage is measured.
+    config.addinivalue_line("filterwarnings", "ignore::scmil.sparse_coding.layer.StepWarning")

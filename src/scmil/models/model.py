@@ -71,7 +71,7 @@ class MILModel(nn.Module):
         aggregators.check_xy(self.aggregate, xy, len(x))  # before the work
         return aggregators.aggregate_bag(self.aggregate, self.refine(self.embed(x)), xy)
 
-    def probabilities(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
+    def probabilities(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n k"]:
         """The class probabilities for logits: their softmax, or with `output="sigmoid"` one sigmoid
         per class, which need not sum to one; for another task the outputs of its objective, such as
         survival probabilities or a number.

@@ -192,6 +192,7 @@ def test_stored_features_get_no_gradient_and_the_others_stay_the_same(n: int) ->
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.usefixtures("without_shape_checks")
 def test_torch_compile_gives_the_same() -> None:
     layer, x = SparseCoding(16, atoms=25).double(), torch.randn(30, 16, dtype=torch.float64)
     compiled = torch.compile(layer, backend="aot_eager")

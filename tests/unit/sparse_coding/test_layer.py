@@ -256,6 +256,7 @@ def test_the_network_has_three_layers_each_with_softplus() -> None:
         ({"layers": 0}, "at least 1"),
     ],
 )
+@pytest.mark.usefixtures("without_shape_checks")
 def test_wrong_options_raise(options: dict, message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ValueError, match=message):
         SparseCoding(64, **options)
