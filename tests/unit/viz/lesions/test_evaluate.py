@@ -29,6 +29,8 @@ from scmil.stats.localisation import Rule
 from scmil.studies import open_bags_to_predict
 from scmil.viz.lesions import locate
 
+pytestmark = pytest.mark.slow  # trains a model
+
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
