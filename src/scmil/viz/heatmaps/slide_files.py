@@ -275,12 +275,16 @@ def _overlay_writer(
     return write
 
 
+# A sheet of 1636 x 1201 px: 0.34 s and 0.99 MB at zlib's default of 6, 0.18 s and 1.02 MB at 4.
+COMPRESSION = 4
+
+
 def as_png(picture: Image, info: Mapping[str, Any]) -> bytes:
     """A picture as PNG, with the text chunk that identifies its inputs."""
     about = import_extra("PIL.PngImagePlugin", "slides").PngInfo()
     about.add_text(CHUNK, json.dumps(info))
     content = io.BytesIO()
-    picture.save(content, "PNG", pnginfo=about)
+    picture.save(content, "PNG", pnginfo=about, compress_level=COMPRESSION)
     return content.getvalue()
 
 
