@@ -89,13 +89,17 @@ def write_without_fsync() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def draw_textures_once() -> Iterator[None]:
-    """The textures of a synthetic slide, most of the time that painting takes, are the same for the
-    same seed and resolution, which many tests share.
+    """Synthetic slides of this process differ in their scene and colours, and share their textures,
+    a third of the time of painting and encoding a small cohort.
     """
     from scmil.slides.synthetic import slide, textures
 
+    @lru_cache(maxsize=16)
+    def draw(mpp: float, needed: textures.Needed) -> textures.Materials:
+        return textures.draw_materials(mpp, 0, needed)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slide, "draw_materials", lru_cache(maxsize=16)(textures.draw_materials))
+        patch.setattr(slide, "draw_materials", lambda mpp, seed, needed: draw(mpp, needed))
         yield
 
 
