@@ -5,7 +5,9 @@ tests run. `MILModel.forward` is not: it rejects wrong bags with messages of its
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import pkgutil
 
 # For this process, the workers of pytest-xdist and the commands that tests start. Two workers share
 # two cores: further threads of OpenMP and OpenBLAS would only wait for each other, at full load.
@@ -13,13 +15,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Compiled files are kept, so that each process that a test starts does not compile scmil again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
+from not_covered import is_covered
 
 CHECKED = [
     "scmil.sparse_coding.data_dictionaries",
@@ -39,6 +44,8 @@ collect_ignore_glob = ["*conftest.py"]
 os.environ.setdefault("COLUMNS", "120")
 
 import torch  # noqa: E402  (after the hook)
+
+import scmil  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -104,20 +111,65 @@ def draw_textures_once() -> Iterator[None]:
 
 
 MARKED = {"e2e": pytest.mark.e2e, "browser": pytest.mark.browser}
-NOT_COVERED = ("e2e", "browser", "golden", "properties")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Reading ten thousand tests takes twice as long while coverage is measured. What it has to see
+    is the import of every module.
+    """
+    controller = _coverage(session.config)
+    if controller is None:
+        return (yield)
+    for module in pkgutil.walk_packages(scmil.__path__, "scmil."):
+        importlib.import_module(module.name)
+    controller.pause()
+    try:
+        return (yield)
+    finally:
+        controller.resume()
+
+
+def _coverage(config: pytest.Config) -> Any:
+    """What pauses the measurement in this process, or None."""
+    plugin = config.pluginmanager.getplugin("_cov")
+    return getattr(plugin, "cov_controller", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in tests/e2e and tests/browser have the marker of that name. They, golden numbers and
-    properties do not count for the coverage: it states what the tests of functions and classes
-    reach, and slows them down by half.
-    """
+    """Tests in tests/e2e and tests/browser have the marker of that name."""
     for item in items:
-        for folder in NOT_COVERED:
+        if not is_covered(item.nodeid):
+            item.add_marker(pytest.mark.no_cover)
+        for folder, marker in MARKED.items():
             if TESTS / folder in item.path.parents:
-                item.add_marker(pytest.mark.no_cover)
-                if folder in MARKED:
-                    item.add_marker(MARKED[folder])
+                item.add_marker(marker)
+
+
+@contextmanager
+def _paused(item: pytest.Item) -> Iterator[None]:
+    """pytest-cov measures nothing during the call of such a test; here, during its fixtures."""
+    controller = _coverage(item.config) if item.get_closest_marker("no_cover") else None
+    if controller is None:
+        yield
+        return
+    controller.pause()
+    try:
+        yield
+    finally:
+        controller.resume()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    with _paused(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    with _paused(item):
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

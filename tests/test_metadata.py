@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from not_covered import NOT_COVERED
 
 import scmil
 
@@ -83,3 +84,10 @@ def test_links_between_the_project_files_lead_to_files() -> None:
         text = (ROOT / name).read_text()
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
             assert (ROOT / target).exists(), f"{name}: {target}"
+
+
+@pytest.mark.parametrize("start", NOT_COVERED)
+def test_every_test_that_is_not_covered_exists(start: str) -> None:
+    path, _, function = start.partition("::")
+    place = ROOT / path
+    assert place.is_dir() if path.endswith("/") else f"def {function}" in place.read_text()
