@@ -36,7 +36,7 @@ CHECKED = [
     "scmil.models.target_losses",
     "scmil.bags.bag",
 ]
-install_import_hook(CHECKED, "beartype.beartype")
+install_import_hook(CHECKED, "shape_checker.check_types")
 
 TESTS = Path(__file__).parent
 # As doctests they would be imported by their name, which is the same for all.

@@ -37,11 +37,11 @@ def discrete_survival_loss(
     return torch.where(events, event_loss, censored_loss)
 
 
-def cox_loss(risk: Float[Tensor, " b"], times: Tensor, events: Tensor) -> Tensor:
+def cox_loss(risk: Float[Tensor, "*b"], times: Tensor, events: Tensor) -> Tensor:
     """The negative log partial likelihood of Cox with Efron's ties, divided by the events.
 
     Args:
-        risk: Logarithm of the relative hazard of each bag of the risk set.
+        risk: Logarithm of the relative hazard of each bag of the risk set, or of one bag.
         times: Follow-up times.
         events: True if the time is an event.
 
