@@ -174,7 +174,7 @@ def peak_signs(first_codes: Tensor, highest: Tensor, out: Tensor) -> tuple[Tenso
 def transition_rows(D: Tensor, W: Tensor, W_t: Tensor, rows: slice) -> None:
     """Write rows of W_t = I - D^T W of Eq. (4)."""
     part = W_t[..., rows, :]
-    torch.matmul(D[..., rows].mT, W, out=part).neg_()
+    torch.neg(multiply(D[..., rows].mT, W, out=part), out=part)
     part.diagonal(rows.start, dim1=-2, dim2=-1).add_(1)
 
 

@@ -2,8 +2,8 @@
 
 100 instances take less than a millisecond, of which the blocks, buffers and lanes of
 `kernel_torch.py` would take a third. Here the whole bag is one block, and torch divides its
-operations among the threads. The step is a factor of the products, so that W = D / mu is never
-written.
+operations among the threads. The step is a factor of the products, so that W = D / mu is written
+only for oneDNN, which has no factors.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scmil.sparse_coding.kernel_blocks import Form, normalise_rows, shrink, threshold
-from scmil.sparse_coding.kernel_products import add_product, multiply, pad_rows, row_grain
+from scmil.sparse_coding.kernel_products import (
+    add_product,
+    is_long,
+    multiply,
+    pad_rows,
+    row_grain,
+)
 from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
 
 # The larger of n * p and n * m: above, blocks of rows are faster and save memory.
 LARGEST_DIRECT = 2**19
-# Rows below which padding them for oneDNN takes longer than it saves.
-LEAST_PADDED = 256
 
 
 def is_direct(x: Tensor, D: Tensor) -> bool:
@@ -43,8 +47,8 @@ def direct_codes(
     form: Form, gram: bool, x: Tensor, D: Tensor, log_mu: Tensor, network: Sequence[Tensor]
 ) -> Tensor:
     """The codes of a bag, in the Gram form or in the factored form."""
-    grain = row_grain(x)
-    if grain == 1 or len(x) < LEAST_PADDED:
+    grain, (p, m) = row_grain(x), D.shape
+    if grain == 1 or not is_long(len(x) * m * max(p, m) // 2):  # padding takes time as well
         return _compute_codes(torch.mm, torch.addmm, form, gram, x, D, log_mu, network)
     padded = pad_rows(x, len(x) + -len(x) % grain)
     return _compute_codes(multiply, add_product, form, gram, padded, D, log_mu, network)[: len(x)]
@@ -69,7 +73,7 @@ def _compute_codes(
     drive = product(x, D).mul_(step)  # W_e x, the same in every layer
     a, D_T = torch.empty_like(drive), D.mT
     if gram:
-        W_t, v = torch.mm(D_T, D).mul_(-step), torch.empty_like(drive)
+        W_t, v = multiply(D_T, D).mul_(-step), torch.empty_like(drive)
         W_t.diagonal().add_(1)
     if gram and is_scaled(form):
         alpha = torch.empty_like(drive)
@@ -84,8 +88,9 @@ def _compute_codes(
         for _ in range(form.layers - 1):
             shrink(product_and_sum(drive, a, W_t, out=v), lowest, t, out=a)
     else:
+        W, factor = (D * step, 1) if product is multiply else (D, step)
         r = torch.empty_like(x)
         for _ in range(form.layers - 1):
-            torch.addmm(x, a, D_T, alpha=-1, out=r)
-            shrink(torch.addmm(a, r, D, alpha=step, out=drive), lowest, t, out=a)
+            r = product_and_sum(x, a, D_T, alpha=-1, out=r)
+            shrink(product_and_sum(a, r, W, alpha=factor, out=drive), lowest, t, out=a)
     return a

@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-GRAIN, SHORT_GRAIN = 64, 16
+GRAIN, SHORT_GRAIN = 64, 8
 # Rows of a bag from which on its last block is padded, and from which on to a multiple of `GRAIN`.
 LEAST_ROWS, LONG_ROWS = 64, 1024
-# Multiply-adds of a product below which MKL is faster: a call of oneDNN takes 6 microseconds more.
-LEAST_WORK = 1_000_000
+# Multiply-adds of a product, for each thread, below which MKL is faster: a call of oneDNN takes ten
+# microseconds more.
+LEAST_WORK = 1_250_000
 
 
 @cache
@@ -96,7 +97,9 @@ def add_product(
     """`base + alpha * a @ b`, for one model or a stack of them; `base` is a matrix or one row.
     In the memory of `out` unless oneDNN computes it.
     """
-    if alpha == 1 and _takes(a, b):
+    if abs(alpha) == 1 and _takes(a, b):
+        if alpha == -1:
+            return torch.sub(base, onednn_linear(a, b.mT), out=out)
         if base.numel() == b.shape[1]:
             return onednn_linear(a, b.mT, bias=base.flatten())
         return onednn_linear(a, b.mT, other=base)
@@ -115,12 +118,14 @@ def accumulate(
     """Add `alpha * a^T @ b` to a sum over blocks, which has its own, higher precision `dtype`, and
     return it; None is the sum over no block.
     """
-    if alpha == 1 and _takes(a, b) and a.is_contiguous():
+    if abs(alpha) == 1 and _takes(a, b) and a.is_contiguous():
         # The narrower matrix is the one that oneDNN copies.
         first, second = (a, b) if a.shape[1] <= b.shape[1] else (b, a)
         product = onednn_linear(first.mT, second.mT)
         product = product if first is a else product.mT
-        return product if total is None else total.add_(product)
+        if total is None:
+            return product if alpha == 1 else product.neg_()
+        return total.add_(product, alpha=alpha)
     a = a.mT
     if total is None:
         product = torch.matmul(a, b).to(dtype)
@@ -130,10 +135,18 @@ def accumulate(
     return total.add_(a @ b, alpha=alpha)
 
 
+def is_long(multiply_adds: int) -> bool:
+    """Whether a product takes so long that oneDNN is faster, where it may compute it."""
+    return multiply_adds >= LEAST_WORK * torch.get_num_threads()
+
+
 def _takes(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN computes a product of the rows of these matrices."""
+    """Whether oneDNN computes a product of the rows of these matrices. For a second matrix that is
+    a part of a wider one, it has only its reference code, which takes a hundred times as long.
+    """
     return (
         a.shape[-2] % SHORT_GRAIN == 0
-        and a.numel() * b.shape[-1] >= LEAST_WORK
+        and is_long(a.numel() * b.shape[-1])
         and is_for_onednn(a)
+        and (b.is_contiguous() or b.mT.is_contiguous())
     )

@@ -56,8 +56,10 @@ from scmil.sparse_coding.kernel_scaled import is_scaled, scaled_layers
 
 
 def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool:
-    """Whether the Gram form takes fewer multiply-adds than the factored form, on request including
-    backward.
+    """Whether the Gram form takes less time than the factored form, on request including backward.
+
+    Times are counted in multiply-adds. What a factored layer does beside its products takes as long
+    as 50 more for each code in a forward pass, and as one more product with backward.
 
     >>> gram_is_cheaper(n=12_000, p=512, m=256, layers=5, backward=True)  # a slide
     True
@@ -65,8 +67,8 @@ def gram_is_cheaper(n: int, p: int, m: int, layers: int, backward: bool) -> bool
     False
     """
     later = layers - 1  # the first layer starts from zero: it has no product with the codes
-    once, gram, factored = (4, 3, 6) if backward else (1, 1, 2)
-    return once * p * m * m + later * gram * n * m * m < later * factored * n * p * m
+    once, gram, factored = (4, 3, 7 * p) if backward else (1, 1, 2 * p + 50)
+    return once * p * m * m + later * gram * n * m * m < later * factored * n * m
 
 
 def fused_sparse_coding(

@@ -69,7 +69,27 @@ def test_products_are_those_of_torch(rows: int, onednn: list[Tensor]) -> None:
         else:
             assert actual == expected
     torch.testing.assert_close(total, before + a.mT @ wide)  # in place
-    assert len(onednn) == (8 if rows == 64 else 0)
+    assert len(onednn) == (10 if rows == 64 else 0)
+
+
+def test_onednn_multiplies_no_part_of_a_wider_matrix(onednn: list[Tensor]) -> None:
+    a, wide = torch.randn(64, 40), torch.randn(40, 70)
+    torch.testing.assert_close(multiply(a, wide[:, :24]), a @ wide[:, :24])
+    part = torch.randn(64, 70)[:, :50]
+    torch.testing.assert_close(accumulate(None, a, part, torch.float32), a.mT @ part)
+    assert not onednn
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "in_layers"), [(40, 24, 1 + 4), (16, 200, 2 * 4)], ids=["Gram", "factored"]
+)
+def test_all_products_of_a_short_bag_are_by_onednn(
+    p: int, m: int, in_layers: int, onednn: list[Tensor]
+) -> None:
+    with torch.no_grad():
+        SparseCoding(p, m)(torch.randn(90, p))
+    network, drive = 3, 1
+    assert len(onednn) == network + drive + in_layers
 
 
 MODES: list[dict[str, Any]] = [
