@@ -34,7 +34,9 @@ are recorded for every shape.
 
 Where the weights fill the cache, times depend on the pages of memory that a process has got: by up
 to a fifth, that of the floor as well. So a shape beyond a bound is measured twice more, in new
-processes; the medians of the three count, and `measured` has the ratios of each.
+processes; the medians over the rounds of all three count, and `measured` has the ratios of each.
+Beside a busy process, times depend on which core it shares with which thread, for the life of a
+process and longer. There all shapes are measured three times (`--repeats`), each in new processes.
 """
 
 from __future__ import annotations
@@ -47,141 +49,26 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparse_coding_contestants import CONTESTANTS, SLIDE, Shape, make_step
+
 RESULTS = Path(__file__).parent / "results"
-CONTESTANTS = ("ours", "transcription", "released", "floor")
 GRID = {
     "n": (5, 100, 1000, 12_000, 50_000),
     "p": (166, 484, 512, 768, 1024, 1280, 1536, 2560),
     "m": (64, 256, 1024),
 }
-SOME_P = (512, 1536)  # of the combinations that take longest
 PAUSE, WARM_UP = 0.02, 0.1  # seconds
 ROUNDS = 4  # turns of the slowest contestant in its time
 QUICK = {"n": (5, 100, 1000, 12_000), "p": (166, 512, 1536), "m": (256,)}
-SLIDE, SLIDE_BOUND = 12_000, 1.15
+SLIDE_BOUND = 1.15
+REPEATS = 3  # sets of processes, of a shape beyond a bound and of all shapes beside load
 NOISE = 1.05  # of a median of ratios on a quiet machine
-LAYERS = 5
-
-
-class Shape(NamedTuple):
-    n: int
-    p: int
-    m: int
-    backward: bool
-
-    @property
-    def is_in_grid(self) -> bool:
-        """Whether the shape is measured without `--all`."""
-        if self.n < SLIDE or (self.p in SOME_P and self.m == 256):
-            return True
-        return self.n == SLIDE and (self.m < 1024 or self.p in SOME_P)
-
-    @property
-    def contestants(self) -> tuple[str, ...]:
-        """Those that are timed."""
-        short = self.n <= SLIDE and self.m <= 256
-        return tuple(name for name in CONTESTANTS if short or name != "released")
-
-
-def make_step(name: str, shape: Shape) -> Callable[[], None]:
-    """One pass of a contestant."""
-    import torch
-
-    from scmil import ReleasedSparseCoding, SparseCoding
-
-    torch.manual_seed(0)
-    if name == "floor":
-        return floor_step(shape)
-    x, g = torch.randn(shape.n, shape.p).relu(), torch.randn(shape.n, shape.m)
-    build = ReleasedSparseCoding if name == "released" else SparseCoding
-    layer = build(shape.p, atoms=shape.m, layers=LAYERS)
-    run = (lambda: transcribe(layer, x)) if name == "transcription" else (lambda: layer(x))
-
-    def forward() -> None:
-        with torch.no_grad():
-            run()
-
-    def both() -> None:
-        x.grad = None
-        layer.zero_grad(set_to_none=True)
-        run().backward(g)
-
-    if shape.backward:
-        x.requires_grad_()
-    return both if shape.backward else forward
-
-
-def transcribe(layer: Any, x: Any) -> Any:
-    """The equations of `SparseCoding`, operation by operation, with the cheaper of two products."""
-    import torch
-    import torch.nn.functional as F
-
-    from scmil.sparse_coding.equations import soft_threshold
-    from scmil.sparse_coding.kernel_torch import gram_is_cheaper
-
-    x = F.layer_norm(x, x.shape[-1:], eps=1e-12)
-    D, mu, (low, high) = layer.dictionary, layer.mu, layer.relative
-    n, (p, m) = len(x), D.shape
-    s = layer.network(x)
-    W = D / mu
-    drive = x @ W
-    fraction = low + (high - low) * s / (1 + s)
-    threshold = fraction * drive.abs().amax(-1, keepdim=True)
-    alpha = soft_threshold(drive, threshold)
-    if gram_is_cheaper(n, p, m, layer.layers, torch.is_grad_enabled()):
-        W_t = torch.eye(m) - D.mT @ W
-        for _ in range(layer.layers - 1):
-            alpha = soft_threshold(drive + alpha @ W_t, threshold)
-    else:
-        for _ in range(layer.layers - 1):
-            alpha = soft_threshold(alpha + (x - alpha @ D.mT) @ W, threshold)
-    return alpha
-
-
-def floor_step(shape: Shape) -> Callable[[], None]:
-    """The matrix products of ours, in the form that it chooses, into memory that is ready."""
-    import torch
-
-    from scmil.sparse_coding.kernel_torch import gram_is_cheaper
-
-    n, p, m, backward = shape
-    h1, h2 = max(1, p // 4), max(1, p // 8)
-    gram = gram_is_cheaper(n, p, m, LAYERS, backward)
-    once = [(n, p, h1), (n, h1, h2), (n, h2, 1), (n, p, m)]
-    each = [(n, m, m)] if gram else [(n, m, p), (n, p, m)]
-    if gram:
-        once += [(m, p, m)]
-    if backward:
-        once += [(n, 1, h2), (h2, n, 1), (n, h2, h1), (h1, n, h2), (n, h1, p), (p, n, h1)]
-        once += [(n, m, p), (p, n, m)]
-        each += [(n, m, m), (m, n, m)] if gram else [(n, m, p), (n, p, m), (p, n, m), (p, n, m)]
-        once += [(p, m, m)] if gram else []
-    made: dict[tuple[int, int], Any] = {}
-
-    def matrix(rows: int, columns: int) -> Any:
-        return made.setdefault((rows, columns), torch.randn(rows, columns))
-
-    products = [
-        (matrix(k, a).mT if k == n else matrix(a, k), matrix(k, b), torch.empty(a, b))
-        for a, k, b in once
-    ]
-    products += [
-        (matrix(k, a).mT if k == n else matrix(a, k), matrix(k, b), torch.empty(a, b))
-        for a, k, b in each
-    ] * (LAYERS - 1)
-
-    def step() -> None:
-        with torch.no_grad():
-            for left, right, out in products:
-                torch.mm(left, right, out=out)
-
-    return step
 
 
 def serve(pipe: Connection, name: str, threads: int) -> None:
@@ -256,8 +143,25 @@ def runnable() -> int:
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
 
 
-def measure(pipes: dict[str, Connection], shape: Shape, seconds: float) -> dict[str, Any]:
-    """Medians over rounds of turns; `seconds` is the time for each contestant."""
+Round = dict[str, tuple[float, float]]  # seconds and processor seconds of each contestant
+
+
+class Measurement(NamedTuple):
+    """The rounds of one set of processes, and the runnable processes in each."""
+
+    rounds: list[Round]
+    runnable: list[int]
+
+
+def processor() -> str:
+    """Its name, or nothing if the system does not tell."""
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text().splitlines() if listing.is_file() else []
+    return next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
+
+
+def measure(pipes: dict[str, Connection], shape: Shape, seconds: float) -> Measurement:
+    """Take turns; `seconds` is the time for each contestant."""
     names = shape.contestants
 
     def ask(name: str, request: Shape | int) -> tuple[float, float]:
@@ -268,26 +172,41 @@ def measure(pipes: dict[str, Connection], shape: Shape, seconds: float) -> dict[
 
     first = {name: ask(name, shape)[0] for name in names}
     turn = {name: max(1, round(seconds / 10 / max(first[name], 1e-6))) for name in names}
-    rounds = max(2, min(9, round(ROUNDS * seconds / max(first.values()))))
-    rows, cpu, load = [], [], []
-    for _ in range(rounds):
+    count = max(2, min(9, round(ROUNDS * seconds / max(first.values()))))
+    rounds, load = [], []
+    for _ in range(count):
         load.append(runnable())
-        both = {name: ask(name, turn[name]) for name in names}
-        rows.append({name: wall for name, (wall, _) in both.items()})
-        cpu.append({name: worked for name, (_, worked) in both.items()})
-    ratio = {
-        f"{prefix}ours / {name}": round(
-            statistics.median(row["ours"] / row[name] for row in table), 3
-        )
-        for prefix, table in (("", rows), ("cpu ", cpu))
-        for name in names[1:]
-    }
+        rounds.append({name: ask(name, turn[name]) for name in names})
+    return Measurement(rounds, load)
+
+
+def ratios(rounds: Sequence[Round]) -> dict[str, float]:
+    """The medians over the rounds of our time relative to that of the others."""
     return {
-        **{name: round(1e3 * statistics.median(row[name] for row in rows), 4) for name in names},
-        **ratio,
-        "rounds": rounds,
-        "runnable": round(statistics.mean(load), 1),
+        f"{prefix}ours / {name}": round(
+            statistics.median(each["ours"][clock] / each[name][clock] for each in rounds), 3
+        )
+        for clock, prefix in enumerate(("", "cpu "))
+        for name in rounds[0]
+        if name != "ours"
     }
+
+
+def summarise(threads: int, shape: Shape, measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """The row of a shape in the results."""
+    n, p, m, backward = shape
+    rounds = [each for measurement in measurements for each in measurement.rounds]
+    load = [count for measurement in measurements for count in measurement.runnable]
+    row: dict[str, Any] = {"threads": threads, "n": n, "p": p, "m": m}
+    row["pass"] = "both" if backward else "forward"
+    for name in shape.contestants:
+        row[name] = round(1e3 * statistics.median(each[name][0] for each in rounds), 4)
+    row |= ratios(rounds)
+    row |= {"rounds": len(rounds), "runnable": round(statistics.mean(load), 1)}
+    row["beyond"] = problems(row)
+    if len(measurements) > 1:
+        row["measured"] = [ratios(measurement.rounds) for measurement in measurements]
+    return row
 
 
 def problems(result: dict[str, Any]) -> list[str]:
@@ -313,6 +232,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every combination")
     parser.add_argument("--load", type=int, default=0, help="busy processes beside it")
     parser.add_argument("--seconds", type=float, default=0.15, help="for each shape and contestant")
+    parser.add_argument("--repeats", type=int, help="default: 1, beside load 3")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     grid = {
@@ -325,16 +245,20 @@ def main() -> None:
 
     name = "sparse_coding_shapes" + ("_loaded" if options.load else "")
     out = options.out or RESULTS / f"{name}.json"
-    results: list[dict[str, Any]] = []
+    found: dict[tuple[int, Shape], list[Measurement]] = {}
+    everything = list(itertools.product(options.threads, shapes))
     start = time.time()
     load_before = os.getloadavg()[0]
     with loaded(options.load):
-        for threads in options.threads:
-            with contestants(threads) as pipes:
-                results += measure_all(pipes, threads, shapes, options.seconds)
-        results = measure_again(results, options.seconds)
+        for _ in range(options.repeats or (REPEATS if options.load else 1)):
+            measure_all(found, everything, options.seconds)
+        late = [] if options.load else [key for key in everything if is_late(key, found[key])]
+        for _ in range(REPEATS - 1):
+            measure_all(found, late, options.seconds)
+    results = [summarise(*key, found[key]) for key in everything]
     document = {
         "machine": platform.machine(),
+        "processor": processor(),
         "torch": torch.__version__,
         "cores": os.cpu_count(),
         "load average before": load_before,
@@ -350,50 +274,35 @@ def main() -> None:
     raise SystemExit(bool(failed))
 
 
-def measure_again(rows: list[dict[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """The rows, with medians of three measurements for those beyond a bound."""
-    late = [row for row in rows if row["beyond"] and "measured" not in row]
-    found = {id(row): [row] for row in late}
-    for _ in range(2):
-        for threads in dict.fromkeys(row["threads"] for row in late):
-            group = [row for row in late if row["threads"] == threads]
-            shapes = [Shape(row["n"], row["p"], row["m"], row["pass"] == "both") for row in group]
-            with contestants(threads) as pipes:
-                again = measure_all(pipes, threads, shapes, seconds)
-            for row, other in zip(group, again, strict=True):
-                found[id(row)].append(other)
-    return [_median_row(found[id(row)]) if id(row) in found else row for row in rows]
-
-
-def _median_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
-    medians = {key: round(statistics.median(row[key] for row in rows), 4) for key in numbers}
-    row = rows[0] | medians
-    row["beyond"] = problems(row)
-    ratios = [key for key in numbers if key.removeprefix("cpu ").startswith("ours / ")]
-    return row | {"measured": [{key: each[key] for key in ratios} for each in rows]}
+def is_late(key: tuple[int, Shape], measurements: Sequence[Measurement]) -> bool:
+    """Whether a shape is beyond a bound."""
+    return bool(summarise(*key, measurements)["beyond"])
 
 
 def measure_all(
-    pipes: dict[str, Connection], threads: int, shapes: Sequence[Shape], seconds: float
-) -> list[dict[str, Any]]:
-    """Measure shapes with a number of threads, and print a line for each."""
-    rows = []
-    for shape in shapes:
-        n, p, m, backward = shape
-        which = "both" if backward else "forward"
-        row: dict[str, Any] = {"threads": threads, "n": n, "p": p, "m": m, "pass": which}
-        row |= measure(pipes, shape, seconds)
-        row["beyond"] = problems(row)
-        rows.append(row)
-        text = "  ".join(f"{name} {row[name]:9.3f} ms" for name in shape.contestants)
-        ratios = "  ".join(
-            f"/{name[:5]} {row[f'ours / {name}']:5.2f} (cpu {row[f'cpu ours / {name}']:5.2f})"
-            for name in shape.contestants[1:]
-        )
-        notes = ", ".join(row["beyond"])
-        print(f"{threads} x {n:6} {p:5} {m:5} {which:8} {text}  {ratios}  {notes}", flush=True)
-    return rows
+    found: dict[tuple[int, Shape], list[Measurement]],
+    keys: Sequence[tuple[int, Shape]],
+    seconds: float,
+) -> None:
+    """Measure shapes with numbers of threads in new processes, and print a line for each."""
+    for threads, group in itertools.groupby(keys, key=lambda key: key[0]):
+        with contestants(threads) as pipes:
+            for key in group:
+                measurement = measure(pipes, key[1], seconds)
+                found.setdefault(key, []).append(measurement)
+                print(describe(summarise(*key, [measurement])), flush=True)
+
+
+def describe(row: dict[str, Any]) -> str:
+    """A line with the times and ratios of a shape."""
+    names = [name for name in CONTESTANTS if name in row]
+    text = "  ".join(f"{name} {row[name]:9.3f} ms" for name in names)
+    relative = "  ".join(
+        f"/{name[:5]} {row[f'ours / {name}']:5.2f} (cpu {row[f'cpu ours / {name}']:5.2f})"
+        for name in names[1:]
+    )
+    shape = f"{row['threads']} x {row['n']:6} {row['p']:5} {row['m']:5} {row['pass']:8}"
+    return f"{shape} {text}  {relative}  {', '.join(row['beyond'])}"
 
 
 if __name__ == "__main__":

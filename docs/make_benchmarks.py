@@ -200,7 +200,9 @@ def shapes() -> str:
         listed = "\n".join(f"- {_shape(row)}" for row in late)
         again = sum("measured" in row for row in rows)
         found = f"{len(rows) - len(late)} of {len(rows)} shapes keep the bounds {where}"
-        if again:
+        if again == len(rows):
+            found += "; each was measured three times"
+        elif again:
             found += f"; the first of three measurements of {again} of them was beyond one"
         parts += [
             "\n".join(lines),
