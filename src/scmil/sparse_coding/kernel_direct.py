@@ -2,8 +2,8 @@
 
 100 instances take less than a millisecond, of which the blocks, buffers and lanes of
 `kernel_torch.py` would take a third. Here the whole bag is one block, and torch divides its
-operations among the threads. The step is a factor of the products, so that W = D / mu is written
-only for oneDNN, which has no factors.
+operations among the threads. The step is a factor of the products, so that W = D / mu is never
+written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch import Tensor
 
 from scmil.sparse_coding.kernel_blocks import Form, normalise_rows, shrink, threshold
 from scmil.sparse_coding.kernel_products import (
+    LEAST_PADDED,
     add_product,
+    is_for_onednn,
     is_long,
     multiply,
     pad_rows,
@@ -43,14 +45,24 @@ def is_direct(x: Tensor, D: Tensor) -> bool:
     )
 
 
+def uses_onednn(gram: bool, x: Tensor, D: Tensor) -> bool:
+    """Whether oneDNN computes the products: if most of them take longer than what is done for it,
+    such as padding the rows, or a single one of many rows.
+    """
+    p, m = D.shape
+    longest = m * (max(p, m) if gram else p) // 2
+    if len(x) >= LEAST_PADDED:
+        longest = max(longest, p * (p // 4) // 4)
+    return is_for_onednn(x) and is_long(len(x), longest)
+
+
 def direct_codes(
     form: Form, gram: bool, x: Tensor, D: Tensor, log_mu: Tensor, network: Sequence[Tensor]
 ) -> Tensor:
     """The codes of a bag, in the Gram form or in the factored form."""
-    grain, (p, m) = row_grain(x), D.shape
-    if grain == 1 or not is_long(len(x) * m * max(p, m) // 2):  # padding takes time as well
+    if not uses_onednn(gram, x, D):
         return _compute_codes(torch.mm, torch.addmm, form, gram, x, D, log_mu, network)
-    padded = pad_rows(x, len(x) + -len(x) % grain)
+    padded = pad_rows(x, len(x) + -len(x) % row_grain(x))
     return _compute_codes(multiply, add_product, form, gram, padded, D, log_mu, network)[: len(x)]
 
 
@@ -88,9 +100,15 @@ def _compute_codes(
         for _ in range(form.layers - 1):
             shrink(product_and_sum(drive, a, W_t, out=v), lowest, t, out=a)
     else:
-        W, factor = (D * step, 1) if product is multiply else (D, step)
+        onednn = product is multiply  # has no factors
         r = torch.empty_like(x)
         for _ in range(form.layers - 1):
             r = product_and_sum(x, a, D_T, alpha=-1, out=r)
-            shrink(product_and_sum(a, r, W, alpha=factor, out=drive), lowest, t, out=a)
+            factor = 1 if onednn else step
+            shrink(
+                product_and_sum(a, r.mul_(step) if onednn else r, D, alpha=factor, out=drive),
+                lowest,
+                t,
+                out=a,
+            )
     return a

@@ -7,7 +7,7 @@ for stacks of models and on other devices, the products are those of `torch.matm
 
 oneDNN compiles code for each shape, in 0.4 ms, and keeps it. So it gets blocks of a multiple of
 `row_grain` rows, the last block of a bag with rows of zeros at its end (`pad_rows`): bags of
-different sizes then share the same code.
+different sizes then share the same code. Bags of less than `LEAST_PADDED` rows are not padded.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from torch import Tensor
 
 GRAIN, SHORT_GRAIN = 64, 8
 # Rows of a bag from which on its last block is padded, and from which on to a multiple of `GRAIN`.
-LEAST_ROWS, LONG_ROWS = 64, 1024
-# Multiply-adds of a product, for each thread, below which MKL is faster: a call of oneDNN takes ten
-# microseconds more.
-LEAST_WORK = 1_250_000
+LEAST_PADDED, LONG_ROWS = 32, 1024
+# One or two rows are no matrix for MKL, which then takes less time.
+LEAST_ROWS = 3
+# Multiply-adds of a product, for each thread, below which MKL is faster: a call of oneDNN takes 10
+# to 20 microseconds more. But MKL copies the second matrix, which takes as long as so many rows.
+LEAST_WORK, ROWS_OF_COPY = 1_400_000, 8
 
 
 @cache
@@ -54,7 +56,7 @@ def is_for_onednn(a: Tensor) -> bool:
 def row_grain(codes: Tensor) -> int:
     """The blocks of the rows of a bag have a multiple of this number of rows."""
     rows = codes.shape[-2]
-    if rows < LEAST_ROWS or not is_for_onednn(codes):
+    if rows < LEAST_PADDED or not is_for_onednn(codes):
         return 1
     return GRAIN if rows >= LONG_ROWS else SHORT_GRAIN
 
@@ -118,7 +120,7 @@ def accumulate(
     """Add `alpha * a^T @ b` to a sum over blocks, which has its own, higher precision `dtype`, and
     return it; None is the sum over no block.
     """
-    if abs(alpha) == 1 and _takes(a, b) and a.is_contiguous():
+    if abs(alpha) == 1 and len(a) >= LEAST_PADDED and _takes(a, b) and a.is_contiguous():
         # The narrower matrix is the one that oneDNN copies.
         first, second = (a, b) if a.shape[1] <= b.shape[1] else (b, a)
         product = onednn_linear(first.mT, second.mT)
@@ -135,18 +137,21 @@ def accumulate(
     return total.add_(a @ b, alpha=alpha)
 
 
-def is_long(multiply_adds: int) -> bool:
-    """Whether a product takes so long that oneDNN is faster, where it may compute it."""
-    return multiply_adds >= LEAST_WORK * torch.get_num_threads()
+def is_long(rows: int, numbers: int) -> bool:
+    """Whether rows times a matrix of so many numbers takes so long that oneDNN is faster."""
+    threads = torch.get_num_threads()
+    work = numbers * (rows + ROWS_OF_COPY * threads)
+    return rows >= LEAST_ROWS and work >= LEAST_WORK * threads
 
 
 def _takes(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN computes a product of the rows of these matrices. For a second matrix that is
     a part of a wider one, it has only its reference code, which takes a hundred times as long.
     """
+    rows = a.shape[-2]
     return (
-        a.shape[-2] % SHORT_GRAIN == 0
-        and is_long(a.numel() * b.shape[-1])
+        (rows % SHORT_GRAIN == 0 or rows < LEAST_PADDED)
+        and is_long(rows, a.shape[-1] * b.shape[-1])
         and is_for_onednn(a)
         and (b.is_contiguous() or b.mT.is_contiguous())
     )

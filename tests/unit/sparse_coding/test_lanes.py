@@ -221,15 +221,19 @@ def test_another_process_has_threads_of_its_own() -> None:
     assert kernel_lanes._pool(2, 1) is here
 
 
-@pytest.mark.parametrize(("n", "expected"), [(3, 1), (400, 2)])
+@pytest.mark.parametrize(
+    ("n", "onednn", "expected"),
+    [(3, False, 1), (20, False, 2), (20, True, 1), (400, False, 2), (400, True, 2)],
+)
 def test_the_operations_of_a_short_forward_pass_are_not_divided(
-    n: int, expected: int, monkeypatch: pytest.MonkeyPatch
+    n: int, onednn: bool, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
     codes = kernel_direct.direct_codes
     monkeypatch.setattr(
         kernel_torch, "direct_codes", lambda *a: found.append(torch.get_num_threads()) or codes(*a)
     )
+    monkeypatch.setattr(kernel_torch, "uses_onednn", lambda *_: onednn)
     with torch.no_grad():
         SparseCoding(512)(torch.randn(n, 512))
     assert found == [expected]

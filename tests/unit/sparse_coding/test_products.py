@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from scmil.sparse_coding import kernel_numpy, kernel_products
+from scmil.sparse_coding import kernel_numpy, kernel_products, kernel_torch
 from scmil.sparse_coding.kernel_blocks import normalise_again, normalise_rows, row_blocks
 from scmil.sparse_coding.kernel_products import (
     GRAIN,
-    LEAST_ROWS,
+    LEAST_PADDED,
     LONG_ROWS,
     SHORT_GRAIN,
     accumulate,
@@ -80,14 +80,22 @@ def test_onednn_multiplies_no_part_of_a_wider_matrix(onednn: list[Tensor]) -> No
     assert not onednn
 
 
+@pytest.mark.parametrize("rows", [3, 90])
 @pytest.mark.parametrize(
-    ("p", "m", "in_layers"), [(40, 24, 1 + 4), (16, 200, 2 * 4)], ids=["Gram", "factored"]
+    ("p", "m", "in_layers"), [(40, 2, 1 + 4), (16, 200, 2 * 4)], ids=["Gram", "factored"]
 )
 def test_all_products_of_a_short_bag_are_by_onednn(
-    p: int, m: int, in_layers: int, onednn: list[Tensor]
+    p: int,
+    m: int,
+    in_layers: int,
+    rows: int,
+    onednn: list[Tensor],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(kernel_torch, "is_small", lambda *_: False)
+    monkeypatch.setattr(kernel_products, "LEAST_ROWS", 1)  # the transition has m rows
     with torch.no_grad():
-        SparseCoding(p, m)(torch.randn(90, p))
+        SparseCoding(p, m)(torch.randn(rows, p))
     network, drive = 3, 1
     assert len(onednn) == network + drive + in_layers
 
@@ -105,8 +113,8 @@ MODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("n", "p", "m"),
-    [(70, 40, 24), (600, 40, 24), (2100, 70, 40), (9001, 33, 30), (90, 16, 200)],
-    ids=["short", "one block", "lanes", "several blocks", "factored"],
+    [(70, 40, 24), (600, 40, 24), (2100, 70, 40), (9001, 33, 30), (90, 16, 200), (7, 90, 300)],
+    ids=["short", "one block", "lanes", "several blocks", "factored", "few rows"],
 )
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_the_layer_equals_the_equations(
@@ -173,14 +181,17 @@ def test_short_bags_other_types_and_stacks_are_left_to_torch(
     onednn: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert row_grain(torch.empty(LONG_ROWS, 8)) == GRAIN
-    assert row_grain(torch.empty(LEAST_ROWS, 8)) == SHORT_GRAIN
-    assert row_grain(torch.empty(LEAST_ROWS - 1, 8)) == 1
-    assert row_grain(torch.empty(LEAST_ROWS, 8, dtype=torch.float64)) == 1
-    assert row_grain(torch.empty(3, LEAST_ROWS, 8)) == 1
+    assert row_grain(torch.empty(LEAST_PADDED, 8)) == SHORT_GRAIN
+    assert row_grain(torch.empty(LEAST_PADDED - 1, 8)) == 1
+    assert row_grain(torch.empty(LEAST_PADDED, 8, dtype=torch.float64)) == 1
+    assert row_grain(torch.empty(3, LEAST_PADDED, 8)) == 1
     multiply(torch.randn(64, 40).double(), torch.randn(40, 24).double())
     multiply(torch.randn(3, 64, 40), torch.randn(3, 40, 24))
     assert multiply(torch.randn(0, 40), torch.randn(40, 24)).shape == (0, 24)
-    monkeypatch.setattr(kernel_products, "LEAST_WORK", 64 * 40 * 24 + 1)
+    multiply(torch.randn(2, 40), torch.randn(40, 24))
+    accumulate(None, torch.randn(8, 40), torch.randn(8, 24), torch.float32)
+    rows_of_copy = kernel_products.ROWS_OF_COPY
+    monkeypatch.setattr(kernel_products, "LEAST_WORK", (64 + rows_of_copy) * 40 * 24 + 1)
     multiply(torch.randn(64, 40), torch.randn(40, 24))
     assert not onednn
 
