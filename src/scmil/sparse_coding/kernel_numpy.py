@@ -23,6 +23,7 @@ from scmil.sparse_coding.kernel_products import (
     SHORT_GRAIN,
     accumulate,
     is_for_onednn,
+    is_recorded,
     multiply,
     pad_rows,
 )
@@ -74,6 +75,8 @@ def is_small(x: Tensor, D: Tensor, backward: bool, layers: int | None = None) ->
     True
     """
     if D.ndim != 2 or x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return False
+    if is_recorded():
         return False
     features, codes = x.numel(), len(x) * D.shape[-1]
     if backward:

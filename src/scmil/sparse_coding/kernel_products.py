@@ -49,8 +49,19 @@ def _processor() -> str:
 def is_for_onednn(a: Tensor) -> bool:
     """Whether oneDNN may compute products with this matrix on this processor."""
     return (
-        a.ndim == 2 and a.dtype == torch.float32 and a.device.type == "cpu" and onednn_is_faster()
+        a.ndim == 2
+        and a.dtype == torch.float32
+        and a.device.type == "cpu"
+        and onednn_is_faster()
+        and not is_recorded()
     )
+
+
+def is_recorded() -> bool:
+    """Whether a mode of torch sees each operation, such as one that counts multiply-adds: it knows
+    neither NumPy's products nor those of oneDNN.
+    """
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 def row_grain(codes: Tensor) -> int:
