@@ -148,21 +148,28 @@ def accumulate(
     return total.add_(a @ b, alpha=alpha)
 
 
-def is_long(rows: int, numbers: int) -> bool:
-    """Whether rows times a matrix of so many numbers takes so long that oneDNN is faster."""
-    threads = torch.get_num_threads()
+def is_long(rows: int, numbers: int, threads: int | None = None) -> bool:
+    """Whether rows times a matrix of so many numbers takes so long that oneDNN is faster, with so
+    many threads; by default those of torch.
+    """
+    threads = threads or torch.get_num_threads()
     work = numbers * (rows + ROWS_OF_COPY * threads)
     return rows >= LEAST_ROWS and work >= LEAST_WORK * threads
 
 
-def _takes(a: Tensor, b: Tensor) -> bool:
-    """Whether oneDNN computes a product of the rows of these matrices. For a second matrix that is
-    a part of a wider one, it has only its reference code, which takes a hundred times as long.
+def is_whole(b: Tensor) -> bool:
+    """Whether a matrix is no part of a wider one, for which oneDNN has only its reference code: it
+    takes a hundred times as long.
     """
+    return b.is_contiguous() or b.mT.is_contiguous()
+
+
+def _takes(a: Tensor, b: Tensor) -> bool:
+    """Whether oneDNN computes a product of the rows of these matrices."""
     rows = a.shape[-2]
     return (
         (rows % SHORT_GRAIN == 0 or rows < LEAST_PADDED)
         and is_long(rows, a.shape[-1] * b.shape[-1])
         and is_for_onednn(a)
-        and (b.is_contiguous() or b.mT.is_contiguous())
+        and is_whole(b)
     )

@@ -42,17 +42,15 @@ from scmil.sparse_coding.kernel_blocks import (
     threshold,
     transition_rows,
 )
-from scmil.sparse_coding.kernel_direct import direct_codes, is_direct, uses_onednn
-from scmil.sparse_coding.kernel_lanes import SHORTEST_DIVIDED, Lanes
+from scmil.sparse_coding.kernel_direct import direct_codes, is_direct
+from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.kernel_numpy import (
-    LARGEST_WEIGHTS,
     Small,
     is_small,
     raise_second_derivative,
     small_codes,
 )
 from scmil.sparse_coding.kernel_products import (
-    LEAST_PADDED,
     add_product,
     multiply,
     pad_rows,
@@ -102,14 +100,7 @@ def fused_sparse_coding(
     if small:
         return small_codes(form, gram, *inputs)
     if form.low is None and is_direct(x, D):
-        # Two threads take no less time for so little, and much more beside another process. oneDNN
-        # takes no longer for a few rows on one thread than MKL on two.
-        weights = p * (p // 4 + m)
-        short = n * (weights + form.layers * m * m) <= SHORTEST_DIVIDED
-        short = short and weights <= LARGEST_WEIGHTS
-        short = short or (n < LEAST_PADDED and uses_onednn(gram, x, D))
-        with Lanes(1, torch.get_num_threads() if short else 1).one_thread():
-            return direct_codes(form, gram, x, D, log_mu, network)
+        return direct_codes(form, gram, x, D, log_mu, network)
     return _forward(form, False, *inputs)[0]
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scmil.sparse_coding import kernel_blocks, kernel_direct, kernel_lanes, kernel_torch
+from scmil.sparse_coding import kernel_blocks, kernel_direct, kernel_lanes
 from scmil.sparse_coding.kernel_blocks import row_blocks
 from scmil.sparse_coding.kernel_lanes import Lanes
 from scmil.sparse_coding.layer import SparseCoding
@@ -222,20 +222,32 @@ def test_another_process_has_threads_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "onednn", "expected"),
-    [(3, False, 1), (20, False, 2), (20, True, 1), (400, False, 2), (400, True, 2)],
+    ("n", "p", "m", "onednn", "expected"),
+    [
+        (3, 512, 256, False, 1),
+        (20, 512, 256, False, 2),
+        (20, 512, 256, True, 1),
+        (400, 512, 256, False, 2),
+        (400, 512, 256, True, 2),
+        (64, 166, 256, True, 2),
+        (100, 166, 256, True, 1),
+        (100, 166, 256, False, 2),
+        (400, 166, 64, True, 2),
+    ],
 )
 def test_the_operations_of_a_short_forward_pass_are_not_divided(
-    n: int, onednn: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+    n: int, p: int, m: int, onednn: bool, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kernel_direct, "uses_onednn", lambda *_, **__: onednn)
     found: list[int] = []
-    codes = kernel_direct.direct_codes
-    monkeypatch.setattr(
-        kernel_torch, "direct_codes", lambda *a: found.append(torch.get_num_threads()) or codes(*a)
-    )
-    monkeypatch.setattr(kernel_torch, "uses_onednn", lambda *_: onednn)
+
+    def observe(onednn: bool, form: object, gram: bool, x: Tensor, D: Tensor, *_: object) -> Tensor:
+        found.append(torch.get_num_threads())
+        return x.new_zeros(len(x), D.shape[1])
+
+    monkeypatch.setattr(kernel_direct, "_compute_codes", observe)
     with torch.no_grad():
-        SparseCoding(512)(torch.randn(n, 512))
+        SparseCoding(p, m)(torch.randn(n, p))
     assert found == [expected]
     assert torch.get_num_threads() == 2
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scmil.sparse_coding import kernel_numpy, kernel_products, kernel_torch
+from scmil.sparse_coding import kernel_direct, kernel_numpy, kernel_products, kernel_torch
 from scmil.sparse_coding.kernel_blocks import normalise_again, normalise_rows, row_blocks
 from scmil.sparse_coding.kernel_products import (
     GRAIN,
@@ -35,7 +35,8 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         computed.append(plain(*tensors, **options))
         return computed[-1]
 
-    monkeypatch.setattr(kernel_products, "onednn_linear", record)
+    for module in (kernel_products, kernel_direct):
+        monkeypatch.setattr(module, "onednn_linear", record)
     monkeypatch.setattr(kernel_products, "onednn_is_faster", lambda: True)
     monkeypatch.setattr(kernel_products, "LEAST_WORK", 1)  # matrices of the tests are small
     return computed
