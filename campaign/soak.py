@@ -43,20 +43,22 @@ def main() -> int:
     )
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--rounds", type=int, default=4, help="minimum number of rounds")
+    options.add_argument("--slides", type=int, default=SLIDES)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=Path, default=RESULTS / "soak.json")
     arguments = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak") as home:
-        page = soak(Path(home), arguments.minutes, arguments.rounds, arguments.seed, arguments.out)
+        labels = paint_cohort(Path(home) / "slides", arguments.slides, SIDE_PX, arguments.seed)
+        page = soak(labels, arguments.minutes, arguments.rounds, arguments.seed, arguments.out)
     say(f"{page['rounds']} rounds, memory x {page['growth']}, flat: {page['flat']}")
     return 0 if page["flat"] else 1
 
 
-def soak(home: Path, minutes: float, rounds: int, seed: int, out: Path) -> dict[str, Any]:
-    """Run rounds until the time is over, and return the result."""
+def soak(labels: Path, minutes: float, rounds: int, seed: int, out: Path) -> dict[str, Any]:
+    """Run rounds on the slides beside a table until the time is over, and return the result."""
     from scmil.encoding.encoders import load_encoder
 
-    labels = paint_cohort(home / "slides", SLIDES, SIDE_PX, seed)
+    home = labels.parents[1]
     encoder, samples, start = load_encoder(ENCODER), list[Sample](), time.monotonic()
     failed: list[str] = []
     while time.monotonic() < start + 60 * minutes or len(samples) < rounds:

@@ -88,7 +88,7 @@ def test_it_declares_itself(name: str) -> None:
 
 @every_name
 @every_arm
-@pytest.mark.parametrize("n", [1, 2, 37])
+@pytest.mark.parametrize("n", [1, 37])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_prediction(name: str, arm: dict[str, Any], n: int, classes: int) -> None:
     model = model_for(name, arm, classes)
@@ -122,7 +122,7 @@ def test_a_whole_slide(name: str, arm: dict[str, Any]) -> None:
     model = model_for(name, arm)
     # The cost of self-attention is quadratic in the number of instances. Large bags of the sparse
     # coding layer are tested in tests/unit/sparse_coding.
-    instances = 3_001 if name == "transformer" or arm is WITH else 10_007
+    instances = 2_003 if name == "transformer" or arm is WITH else 5_003
     prediction = call(model, torch.randn(instances, DIM))
     model.loss(prediction, 1).backward()
     assert prediction.attention.sum().item() == pytest.approx(1, abs=1e-3)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from scmil.cli import app
 SCMIL = Path(sys.executable).with_name("scmil")
 # What the tests add to a command, so that it ends soon and asks no network.
 ONE_LOOK = ["--epochs", "1", "--folds", "2", "--repeats", "1", "--jobs", "1"]
-PAINT_OPTIONS = ["--side", "1000", "--slides", "8"]
+PAINT_OPTIONS = ["--side", "1000", "--slides", "6"]
 ADDED = {
     "paint": PAINT_OPTIONS,
     "encode": ["--precision", "float32"],  # else both precisions are tried first
@@ -132,7 +133,7 @@ def run_line(line: Line, given: set[str]) -> None:
             shutil.rmtree(out) if Path(out).is_dir() else Path(out).unlink()
             given.discard(out)
     if verb == "view":
-        return look(words)
+        return look(*words)
     added = ADDED.get(verb, [])
     if verb == "encode" and ("--encoder" not in words or DOWNLOADED & set(words)):
         added = [*added, "--random", "0"]
@@ -141,8 +142,9 @@ def run_line(line: Line, given: set[str]) -> None:
     call(verb, *words, *added)
 
 
-def look(words: list[str]) -> None:
-    """Start the viewer, and stop it as soon as it prints its address."""
+@cache
+def look(*words: str) -> None:
+    """Start the viewer, and stop it as soon as it prints its address; the same words once."""
     command = [str(SCMIL), "view", *words, "--no-open"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None

@@ -23,7 +23,7 @@ title = "three methods"
 dataset = "bags.npz"
 [protocol]
 folds = 3
-repeats = 2
+repeats = 1
 selection = ["last", "nested", "test-tuned"]
 [model]
 aggregator = "abmil"
@@ -88,12 +88,11 @@ def results(out: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_killed_experiment_resumes_and_ends_with_the_same_numbers(
-    experiment: Path, whole: Path, tmp_path: Path, jobs: str
+    experiment: Path, whole: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken"
-    words = [str(SCMIL), "run", str(experiment), "--out", str(broken), "--jobs", jobs]
+    words = [str(SCMIL), "run", str(experiment), "--out", str(broken), "--jobs", "2"]
     broken.mkdir()
     shutil.copy(whole / "experiment.json", broken)  # the folder is that of a run
     with locked(broken / "cells" / "bags--sc", wait=False):  # so that it cannot end before the kill
@@ -109,7 +108,7 @@ def test_a_killed_experiment_resumes_and_ends_with_the_same_numbers(
         process.wait()
     done = len(list(broken.glob("cells/*/result.json")))
     assert 1 <= done < 3
-    again = json.loads(run_process(experiment, broken, "--jobs", jobs, "--json").stdout)
+    again = json.loads(run_process(experiment, broken, "--jobs", "1", "--json").stdout)
     assert (again["before"], again["finished"], again["failed"]) == (done, 3 - done, {})
     assert results(broken) == results(whole)
     for name in (

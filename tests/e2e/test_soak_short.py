@@ -24,6 +24,8 @@ def test_a_second_round_opens_no_more_files_and_threads_than_the_first(tmp_path:
         "0",
         "--rounds",
         "2",
+        "--slides",
+        "6",
         "--out",
         out,
     ]

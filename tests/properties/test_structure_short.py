@@ -25,14 +25,14 @@ def test_no_structure_does_more_than_be_rejected(tmp_path: Path) -> None:
     for package in ("openslide", "openpyxl", "shapely", "defusedxml", "starlette"):
         pytest.importorskip(package)
     out = tmp_path / "structure.json"
-    words = ["--inputs", "72", "--seed", "1", "--processes", "1", "--out", out]
+    words = ["--inputs", "36", "--seed", "1", "--processes", "1", "--out", out]
     done = subprocess.run(
         [sys.executable, CAMPAIGN / "structure.py", *words], capture_output=True, text=True
     )
     page = json.loads(out.read_text())
     assert page["findings"] == [], done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sum(page["outcomes"].values()) == page["inputs"] >= 60
+    assert sum(page["outcomes"].values()) == page["inputs"] >= 30
 
 
 @pytest.mark.parametrize(
