@@ -113,7 +113,7 @@ def draw_textures_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def leave_garbage() -> Iterator[None]:
     """A run collects garbage and returns free memory to the system before it measures its peak
-    memory. Its tiny model takes less time than that in this large process, and maps the memory again.
+    memory. In this large process that takes longer than to train a tiny model.
     """
     from scmil.core import memory
     from scmil.studies import cell

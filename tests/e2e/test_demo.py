@@ -24,7 +24,20 @@ def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     reason="the encoder's weights are not installed",
 )
 def test_the_demo_writes_a_report_with_heatmaps_and_reuses_results(tmp_path: Path) -> None:
-    words = ["demo", "--slides", 8, "--folds", 2, "--repeats", 1, "--out", tmp_path, "--json"]
+    words = [
+        "demo",
+        "--slides",
+        8,
+        "--folds",
+        2,
+        "--repeats",
+        1,
+        "--jobs",
+        1,
+        "--out",
+        tmp_path,
+        "--json",
+    ]
     first = scmil(*words)
     page = json.loads(first.stdout)
     assert [row["arm"] for row in page["results"]] == [
@@ -49,7 +62,7 @@ def test_the_demo_writes_a_report_with_heatmaps_and_reuses_results(tmp_path: Pat
     reason="the encoder's weights are not installed",
 )
 def test_the_demo_predicts_survival(tmp_path: Path) -> None:
-    size = ["--slides", 12, "--folds", 2, "--repeats", 1, "--out", tmp_path, "--json"]
+    size = ["--slides", 12, "--folds", 2, "--repeats", 1, "--jobs", 1, "--out", tmp_path, "--json"]
     made = scmil("demo", "--task", "survival", *size)
     assert len(json.loads(made.stdout)["results"]) == 3
     report = (tmp_path / "run" / "report.html").read_text()

@@ -64,7 +64,7 @@ def test_every_slide_is_encoded_and_the_second_hospital_has_another_scanner(
         assert {row["scanner"] for row in rows_of(home / name / "planted.csv")} == {scanner}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["survival", "multilabel"])  # of the others, the result below
 def test_a_task_from_slides_to_another_hospital(study: ModuleType, home: Path, task: str) -> None:
     model = study.train(scmil, home, task, 2)
     planted, random = (study.test(scmil, home, task, model, each) for each in ("planted", "random"))

@@ -26,7 +26,7 @@ from scmil.cli import app
 SCMIL = Path(sys.executable).with_name("scmil")
 # What the tests add to a command, so that it ends soon and asks no network.
 ONE_LOOK = ["--epochs", "1", "--folds", "2", "--repeats", "1", "--jobs", "1"]
-PAINT_OPTIONS = ["--side", "1000", "--slides", "6"]
+PAINT_OPTIONS = ["--side", "1000", "--slides", "8"]
 ADDED = {
     "paint": PAINT_OPTIONS,
     "encode": ["--precision", "float32"],  # else both precisions are tried first

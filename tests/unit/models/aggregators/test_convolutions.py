@@ -68,7 +68,7 @@ def test_the_aggregators_with_a_convolution_are_known() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 30, 200, 256])  # 200 is padded to 256 positions
+@pytest.mark.parametrize("n", [1, 200])  # padded to 256 positions
 @pytest.mark.parametrize("name", WITH_CONVOLUTION)
 def test_an_aggregator_with_a_convolution_has_the_right_gradient(name: str, n: int) -> None:
     torch.manual_seed(0)
