@@ -2,8 +2,9 @@
 
 100 instances take less than a millisecond, of which the blocks, buffers and lanes of
 `kernel_torch.py` would take a third. Here the whole bag is one block, and torch divides its
-operations among the threads. The step is a factor of the products, so that W = D / mu is never
-written.
+operations among the threads, unless the pass is so short that it has one (`is_for_one_thread`). The
+step is a factor of the products, so that W = D / mu is never written. Where the threshold permits
+it, the layers of both forms are computed in its units (`kernel_scaled.py`).
 """
 
 from __future__ import annotations

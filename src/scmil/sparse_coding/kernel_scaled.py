@@ -8,7 +8,8 @@ its gradient needs no sum in each layer (Euler's identity for homogeneous functi
     g_t = (sum_j g_j alpha_j - sum_j g_drive_j drive_j) / t
 
 The difference loses digits if t is small compared with the drive. So this form is used if t is a
-fraction of the largest entry with a lower bound (`is_scaled`).
+fraction of the largest entry with a lower bound (`is_scaled`). Without gradients,
+`kernel_direct.py` computes the factored form in these units as well: its features are divided by t.
 """
 
 from __future__ import annotations
