@@ -46,11 +46,12 @@ os.environ.setdefault("COLUMNS", "120")
 import torch  # noqa: E402  (after the hook)
 
 import scmil  # noqa: E402
+from scmil.training.randomness import seed_generators  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)
+    seed_generators(0)
 
 
 @pytest.fixture
