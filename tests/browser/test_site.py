@@ -90,3 +90,12 @@ def test_search_finds_a_page_without_a_server(site: Path) -> None:
         results = page.locator("#search-results li").all_inner_texts()
     assert any("Slides without microns per pixel" in text for text in results)
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_a_page_is_as_wide_as_the_window(site: Path) -> None:
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto((site / "benchmarks.html").as_uri())
+        for width in (400, 800, 1010, 1070, 1100, 1170, 1320, 1400, 1900):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") == width
