@@ -92,18 +92,7 @@ def test_ls_lists_recipes_and_how_to_get_data_sets() -> None:
 
 
 def test_demo_compares_three_methods_and_prints_json(tmp_path: Path) -> None:
-    size = (
-        "--folds",
-        "2",
-        "--repeats",
-        "1",
-        "--epochs",
-        "1",
-        "--jobs",
-        "1",
-        "--out",
-        tmp_path / "out",
-    )
+    size = ("--folds", 2, "--repeats", 1, "--epochs", 1, "--jobs", 1, "--out", tmp_path / "out")
     output = scmil("demo", "--dataset", "musk1", *size).stdout
     assert "ABMIL-Gated + linear" in output
     assert "0.969" in output  # the paper's number, beside ours
