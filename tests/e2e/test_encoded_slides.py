@@ -29,7 +29,7 @@ pytestmark = [
 ]
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PAGE = BENCHMARKS.parent / "docs" / "how-to" / "other_tasks.md"
-SLIDES, SEEDS = (24, 16), (0, 7)
+SLIDES, SEEDS = (32, 24), (0, 7)
 TASKS = ("survival", "regression", "ordinal", "multilabel")
 
 
